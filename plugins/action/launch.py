@@ -68,14 +68,16 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
     Attempt,
     attempt_of,
     note_attempts,
+    rest,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch, Watches
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import ASK_SECONDS, HeadLost
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_sending import lay
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment_tasks import environment_to_make
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
@@ -86,11 +88,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report, route_to
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
-    ProgramEnvironment,
-    environment_for,
-    to_make,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import environment_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.remote_script import find_script
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import facts_of_all
@@ -164,10 +162,8 @@ class ActionModule(Action):
                 if not ended:
                     raise
                 return {**answer, "msg": f"{answer['msg']}; it was not started again: {error}", "attempts": len(ended)}
-            if (
-                not request.max_restarts or "state" not in answer or self.outcome is None
-            ):  # it is over, refused, or goes on without us
-                return answer
+            if not request.max_restarts or "state" not in answer or self.outcome is None:
+                return answer  # it is over, refused, or goes on without us
             ended.append(ended_of(attempt.job_id, self.outcome))
             try:
                 note_attempts(Path(answer["run_dir"]), ended)
@@ -225,7 +221,8 @@ class ActionModule(Action):
                 plan, facts = turn.take(plan, facts, plan_now)
                 command = render(plan)
             if needs and plan.unmade:
-                return {"changed": False, "environment": environment_to_make(needs, plan, cluster, facts)}
+                every, into = facts_of_all(cluster, facts), Path(constants.DEFAULT_LOCAL_TMP)
+                return {"changed": False, "environment": environment_to_make(needs, plan, every, into)}
             if folder:
                 session.ship(folder, [node.name for node in plan.nodes])
             if data and plan.lacking:
@@ -264,9 +261,7 @@ class ActionModule(Action):
         except InputError:
             run_directory.remove_run_dir(run_dir)
             raise
-        screen = self.screen()
-        hosts = [place.host for place in plan.placement]
-        view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(plan.job_id))
+        screen, view = self.screen_and_view(plan)
         for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *filter(None, [plan.shipped])]:
             view.say(line)
         outcome, left = run_pods(made, kubectl, pods.start_timeout, view, stop)
@@ -279,6 +274,12 @@ class ActionModule(Action):
     def screen(self) -> Screen:
         """Return where the job is shown."""
         return Screen()
+
+    def screen_and_view(self, plan: LaunchPlan) -> tuple[Screen, View]:
+        """Return where the job is shown, and what shows its ranks there."""
+        screen = self.screen()
+        hosts = [place.host for place in plan.placement]
+        return screen, View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(plan.job_id))
 
     def lay(self, session: Session, data: DataSet, plan: LaunchPlan, keep: int, stop: StopWatch) -> None:
         """Bring the data set to the nodes that do not have it, and say what that took."""
@@ -303,9 +304,7 @@ class ActionModule(Action):
         stop.hold(f"ending job {plan.job_id} and fetching its files")
         stop.check()
         run_directory.make_run_dir(run_dir, {"plan.json": plan_report(plan, command), "command.txt": text})
-        screen = self.screen()
-        hosts = [place.host for place in plan.placement]
-        view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(plan.job_id))
+        screen, view = self.screen_and_view(plan)
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
         for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
@@ -399,22 +398,3 @@ class ActionModule(Action):
         answer["warnings"] = [*notes, *warned, *filter(None, [no_report])]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": verdict(told, plan.run_dir, told["cause"])} if failed else {})}
-
-
-def rest(seconds: float) -> None:
-    """Let some seconds pass between two attempts. Stopped if the user stops it."""
-    until = time.monotonic() + seconds
-    with StopWatch() as stop:
-        while time.monotonic() < until:
-            stop.check()
-            time.sleep(min(ASK_SECONDS, max(0.0, until - time.monotonic())))
-
-
-def environment_to_make(needs: ProgramEnvironment, plan: LaunchPlan, cluster: Cluster, facts: Facts) -> Result:
-    """Return what tasks are told to make before the first attempt. InputError for a later one, which cannot wait."""
-    if plan.restarts:
-        where = ", ".join(plan.unmade)
-        reason = f"the environment of the program is not on {where}: start the job again, which makes it"
-        raise InputError("requirements", needs.requirements.file, reason)
-    names = list(dict.fromkeys([*(node.name for node in plan.nodes), *plan.unmade]))
-    return to_make(needs, facts_of_all(cluster, facts), names, Path(constants.DEFAULT_LOCAL_TMP))

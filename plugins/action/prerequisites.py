@@ -57,7 +57,7 @@ class ActionModule(SeenNode):
         known["ansible_become_password"] = known["ansible_become_password"] or self._play_context.become_pass
         target = target_of(node, known, to_plain(variables["groups"]))
         limits, count = Limits(max_clock_offset=given["max_clock_offset"]), len(variables["ansible_play_hosts_all"])
-        return Case(target, answer.facts or {}, answer.clock, limits, count)
+        return Case(target, answer.known, answer.clock, limits, count)
 
     @staticmethod
     def without(work: plan.Work, node: str, why: str) -> Result:

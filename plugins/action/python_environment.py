@@ -65,7 +65,7 @@ class ActionModule(OnNode):
         answer = self.ask("look")
         if answer.get("failed"):
             return answer
-        seen = environment_answer(self.node, "look", answer)
+        seen: Result = environment_answer(self.node, "look", answer)
         if seen["refusals"]:
             return {"failed": True, "msg": line("; ".join(seen["refusals"]))}
         return {"changed": False, **seen}

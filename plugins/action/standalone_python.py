@@ -33,7 +33,7 @@ class ActionModule(SeenNode):
     def act(self, given: Result, variables: Result) -> Result:
         """Return python. Failed where the archive cannot be had."""
         node = str(variables["inventory_hostname"])
-        facts = self.seen(node, given["seen"], variables, home=given["home"]).facts or {}
+        facts = self.seen(node, given["seen"], variables, home=given["home"]).known
         pythons = {**self.others(variables), node: facts["python"]}
         if not standalone.is_wanted(given["switch"], pythons, given["python_min"], given["python_max"]):
             return {"changed": False, "python": ""}

@@ -43,7 +43,6 @@ _raw:
 """
 
 from pathlib import Path
-from typing import Any
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
@@ -58,7 +57,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "versions.yml"
 class LookupModule(LookupBase):
     """What Ansible asks for the entries."""
 
-    def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
+    def run(self, terms: list[object], variables: dict[str, object] | None = None, **kwargs: object) -> list[object]:
         """Return the entries."""
         self.set_options(var_options=variables, direct=kwargs)
         given = self._templar.template(self.get_option("torchfleet_versions"))  # it may name other variables

@@ -169,15 +169,16 @@ msg:
   type: str
 """
 
-from typing import Any, Callable
+from typing import Callable, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.faults import disturb
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.lifecycle import absent, present
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import PodmanError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.spec import Options
 
-VERBS: dict[str, Callable[[Any, bool], dict[str, Any]]] = {
+VERBS: Mapping[str, Callable[[Options, bool], dict[str, object]]] = {
     "present": present,
     "absent": absent,
     **dict.fromkeys(("cut", "heal", "shape", "pause", "resume", "kill", "restart"), disturb),

@@ -96,7 +96,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import applied
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import KeyFailed
-from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.survey import Request, survey
 
 OPTIONS = {
     "name": {"type": "str", "required": True},
@@ -117,11 +117,19 @@ def main() -> None:
     module = AnsibleModule(argument_spec=OPTIONS, supports_check_mode=True)
     given = module.params
     present = given["state"] == "present"
+    request = Request(
+        name=given["name"],
+        cluster=given["cluster"],
+        home=given["home"],
+        client=given["client"],
+        sshd=given["sshd"],
+        fresh=given["rotate"] and present,
+    )
     try:
-        found = survey({**given, "fresh": given["rotate"] and present}, make=present and not module.check_mode)
+        found = survey(request, make=present and not module.check_mode)
     except KeyFailed as error:
         module.fail_json(msg=f"ssh_mesh: {given['name']}: {error}")
-    found["applied"] = applied(os.path.join(found["directory"], f"applied-{given['name']}.json"))
+    found["applied"] = applied(os.path.join(str(found["directory"]), f"applied-{given['name']}.json"))
     passed_on = {name: given[name] for name in ("name", "address", "port", "sshd", "become", "client")}
     module.exit_json(changed=found.pop("made"), member={**found, **passed_on})
 

@@ -96,7 +96,7 @@ def prove(listened: dict[str, Any], files: dict[str, Any], tool: bool) -> None:
     heard = verify.take(answers, told_now, {}).listened
     planned = trial_module.plan_trial(answers, heard, head, workers)
     rows = {name: measured_by(own, planned.network) for name, own in planned.steps.items()}
-    drift = compare({name: versions_of(each.facts or {}, "") for name, each in answers.items()}, workers)
+    drift = compare({name: versions_of(each.known, "") for name, each in answers.items()}, workers)
 
     def plan() -> dict[str, Any]:
         steps: dict[str, Any] = dataclasses.asdict(trial_module.plan_trial(answers, heard, head, workers))["steps"]

@@ -14,11 +14,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import gpu_health, gpus, versions
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.facts_types import (
+    GpuFacts,
+    GpuHealth,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.gpu_rules import gpu_findings
 from tests.gpu import gpu_digits
 from tests.gpu.gpu_machine import REPO, Machine, Missing, facts, look, problems, vendor_here
@@ -34,11 +39,11 @@ SHOWN = 15  # last lines of a step that failed
 def findings() -> Iterator[tuple[str, str]]:
     """Yield severity and text of what verify's rules for GPUs find on this machine."""
     release = os.uname().release
-    here = {
-        "accelerators": gpus.survey(),
-        "gpu_health": gpu_health.gpu_health(),
-        "versions": {"driver": versions.driver(), "kernel": release},
-    }
+    here = GpuFacts(
+        accelerators=gpus.survey(),
+        gpu_health=cast(GpuHealth, gpu_health.gpu_health()),
+        versions={"driver": versions.driver(), "kernel": release},
+    )
     for found in gpu_findings("this machine", here, None):
         # A container may be given some of the machine's GPUs only.
         severity = "warning" if found.id == "TF-GPU-UNUSABLE" else found.severity

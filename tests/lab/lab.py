@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import faults, lifecycle
+from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.spec import FaultOptions
 from tests.driver import REPO, pids, proc
 
 BIN = Path(sys.executable).parent
@@ -62,7 +63,7 @@ class Lab:
     # --- what befalls nodes: the module's own functions, without the second that a playbook takes --------------------
 
     def disturb(self, state: str, node: str, nic: str = "", rate: str = "") -> bool:
-        given = {"name": self.name, "state": state, "node": node, "nic": nic, "rate": rate}
+        given = FaultOptions(name=self.name, state=state, node=node, nic=nic, rate=rate)
         return bool(faults.disturb(given, check=False)["changed"])
 
     def cut(self, node: str, nic: str = "") -> bool:

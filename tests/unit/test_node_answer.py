@@ -7,8 +7,9 @@ import os
 import random
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints, is_typeddict
 
 import pytest
 
@@ -23,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare, drift_table
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.facts_types import Facts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import render, sort_out, verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer, Limits, Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input import node_answers
@@ -83,6 +85,32 @@ def test_an_honest_node_is_believed(machine: dict[str, Any]) -> None:
     assert health_answers.facts_of("n1", machine) == machine
     found = {"facts": machine, "ansible_facts": usual(machine), "_ansible_x": 1, "add_host": {"host_name": "evil"}}
     assert checked({"inventory_hostname": "n1"}, found).keys() == {"changed", "facts", "ansible_facts"}
+
+
+def undeclared(shape: Any, value: Any, where: str = "facts") -> list[str]:
+    """Return where a value has other fields than its type."""
+    if isinstance(value, dict) and is_typeddict(shape):
+        fields = get_type_hints(shape)
+        wrong = [where] if not shape.__required_keys__ <= value.keys() <= fields.keys() else []
+        inner = [undeclared(fields[name], each, f"{where}.{name}") for name, each in value.items() if name in fields]
+        return [*wrong, *chain.from_iterable(inner)]
+    parts = value if isinstance(value, list) else [value]
+    kinds = get_args(shape)
+    return [each for kind in kinds for part in parts for each in undeclared(kind, part, where)]
+
+
+def test_the_type_of_the_facts_is_what_the_check_returns(machine: dict[str, Any]) -> None:
+    """mypy cannot see it: the checks of the fields are in a table."""
+    health = {"address": GPU["address"], "vbios": "96.00", "ecc_errors": 0, "fabric": ""}
+    xid = {"address": GPU["address"], "number": 79}
+    full = {
+        **machine,
+        "accelerators": {**machine["accelerators"], "gpus": [GPU]},
+        "gpu_health": {**machine["gpu_health"], "nvidia": [health], "xids": [xid]},
+        "home": {**machine["home"], "loose": [{"path": "/h", "why": "owner"}]},
+    }
+    assert undeclared(Facts, health_answers.facts_of("n1", full)) == []
+    assert undeclared(Facts, {**full, "sshd": {"max_startups": ""}, "more": 1}) == ["facts", "facts.sshd"]
 
 
 def test_no_variable_of_a_host_is_made_by_it(machine: dict[str, Any]) -> None:

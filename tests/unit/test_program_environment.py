@@ -11,13 +11,13 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import program_environment as on_node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment_tasks import to_make
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program, program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program_environment import (
     ProgramEnvironment,
     environment_for,
-    to_make,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.remote_script import find_script
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request

@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
     frames,
+    job_rows,
     node_form,
     orders,
     protocol,
@@ -28,7 +29,7 @@ LAUNCH = PLUGINS / "plugin_utils" / "_launch"
 RUNTIME = PLUGINS / "module_utils" / "_runtime"
 ASKERS = ("connection.py", "session.py", "turn.py", "data_sending.py")  # of the head, on the controller
 SENDERS = [*RUNTIME.glob("*.py"), *(LAUNCH / name for name in ASKERS)]
-TYPES = {"protocol.py", "file_messages.py", "frames.py"}  # which send nothing
+TYPES = {"protocol.py", "file_messages.py", "queue_messages.py", "frames.py"}  # which send nothing
 
 
 def fields(message: Any) -> set[str]:
@@ -74,9 +75,9 @@ def test_no_kind_is_of_two_types(messages: Any) -> None:
         (usage_figures.FIGURES.names, usage_figures.NodeFigures),
         (record_forms.LAUNCHER.names, records.LauncherExit),
         (record_forms.LEFTOVER.names, records.Leftover),
-        (record_forms.WAITING.names, records.WaitingRun),
-        (record_forms.JOB_ROW.names, records.JobRow),
-        (record_forms.AHEAD.names, records.Ahead),
+        (record_forms.WAITING.names, job_rows.WaitingRun),
+        (record_forms.JOB_ROW.names, job_rows.JobRow),
+        (record_forms.AHEAD.names, job_rows.Ahead),
         (node_form.CHOICE.names, records.Fabric),
         (node_form.PORT.names, records.Port),
     ],

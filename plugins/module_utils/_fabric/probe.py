@@ -13,9 +13,10 @@ import statistics
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Mapping, Sequence
+from typing import Mapping, Sequence
 
 from .netlink import route_to
+from .probe_types import FullLinkStep, LinkStep, Peer, RailTest, Server, Step
 from .sysfs import read
 from .unreached import Unreached, UnreachedCode, connect, in_words, is_there, no_answer
 
@@ -96,9 +97,7 @@ def never_split(connection: socket.socket) -> None:
             pass
 
 
-def greet(
-    name: str, address: str, agent: Mapping[str, Any], seconds: float, source: str = ""
-) -> tuple[Line, dict[str, object]]:
+def greet(name: str, address: str, agent: Server, seconds: float, source: str = "") -> tuple[Line, dict[str, object]]:
     """Connect to an agent; return the connection and the answer: node, and seen (our address as the agent sees it).
 
     `source`: the address of this node to connect from; empty for the kernel's choice.
@@ -114,7 +113,7 @@ def greet(
         raise
 
 
-def ask(name: str, agent: Mapping[str, object], seconds: float, order: Mapping[str, object]) -> dict[str, object]:
+def ask(name: str, agent: Server, seconds: float, order: Mapping[str, object]) -> dict[str, object]:
     """Send a request to this node's own agent and return its answer."""
     line, _hello = greet(name, "127.0.0.1", agent, 2.0)
     with line.socket:
@@ -123,16 +122,21 @@ def ask(name: str, agent: Mapping[str, object], seconds: float, order: Mapping[s
         return line.receive()
 
 
-def reach(name: str, peers: Sequence[Mapping[str, object]], seconds: float) -> list[dict[str, object]]:
+def reach(name: str, peers: Sequence[Peer], seconds: float) -> list[dict[str, object]]:
     """Test all peers at the same time, then say goodbye to the agents that were reached.
 
-    A peer: node, network, address, port, last_port (0: none), token; nic and source that the connection must use; mtu.
     Return for each: node, network, code and reason (empty on success), mtu (of the path, null if it was not reached).
     """
     lines: dict[str, Line] = {}
 
-    def attempt(peer: Mapping[str, Any]) -> dict[str, Any]:
-        row = {"node": peer["node"], "network": peer["network"], "code": "", "reason": "", "mtu": None}
+    def attempt(peer: Peer) -> dict[str, object]:
+        row: dict[str, object] = {
+            "node": peer["node"],
+            "network": peer["network"],
+            "code": "",
+            "reason": "",
+            "mtu": None,
+        }
         try:
             row["mtu"], line = try_peer(name, peer, seconds)
             lines.setdefault(peer["node"], line)
@@ -150,7 +154,7 @@ def reach(name: str, peers: Sequence[Mapping[str, object]], seconds: float) -> l
     return rows
 
 
-def try_peer(name: str, peer: Mapping[str, Any], seconds: float) -> tuple[int, Line]:
+def try_peer(name: str, peer: Peer, seconds: float) -> tuple[int, Line]:
     """Return the path MTU to a peer and an open connection. Raise Unreached with the reason."""
     check_route(peer)
     try:
@@ -190,7 +194,7 @@ def check_size(connection: socket.socket, mtu: int) -> None:
         raise Unreached(UnreachedCode.SMALL_MTU, why)
 
 
-def check_last_port(peer: Mapping[str, Any], seconds: float) -> None:
+def check_last_port(peer: Peer, seconds: float) -> None:
     """Raise Unreached if the peer is reached at the first port of the range, and not at the last one."""
     try:
         if peer.get("last_port"):
@@ -200,7 +204,7 @@ def check_last_port(peer: Mapping[str, Any], seconds: float) -> None:
         raise Unreached(code, f"port {peer['port']} is open, port {peer['last_port']} is not: {why}") from None
 
 
-def check_route(peer: Mapping[str, Any]) -> None:
+def check_route(peer: Peer | FullLinkStep | RailTest) -> None:
     """Raise Unreached if the kernel would send over another NIC or from another address.
 
     A NIC without a carrier is told first: the kernel, or a program that looks after it, then sends another way.
@@ -214,8 +218,9 @@ def check_route(peer: Mapping[str, Any]) -> None:
         raise Unreached(UnreachedCode.NO_ROUTE, "no route to that network")
     if nic != peer["nic"]:
         raise Unreached(UnreachedCode.OTHER_NIC, f"leaves over {nic}, not over {peer['nic']}: because of a route")
-    if peer.get("source") and source != peer["source"]:
-        why = f"leaves from {source}, not from {peer['source']}: {nic} has several addresses"
+    wanted = peer.get("source")
+    if wanted and source != wanted:
+        why = f"leaves from {source}, not from {wanted}: {nic} has several addresses"
         raise Unreached(UnreachedCode.OTHER_ADDRESS, why)
 
 
@@ -226,16 +231,15 @@ def path_mtu(connection: socket.socket) -> int:
     return connection.getsockopt(socket.IPPROTO_IP, IP_MTU)
 
 
-def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
+def measure(name: str, step: LinkStep | FullLinkStep) -> dict[str, object]:
     """Return node, network, code and error (empty on success), rtt_us, mbit_out and mbit_in of one pair.
 
-    A step: node, network, address, port, token; round, and seconds per direction; nic that must be used, and mtu that
-    must pass, or none. A row has `since` and `address` if no answer came: settle() says why.
+    A row has `since` and `address` if no answer came: settle() says why.
     """
     row: dict[str, object] = {"node": step["node"], "network": step["network"], "code": "", "error": ""}
     since, answered = time.monotonic(), False
     try:
-        if step.get("nic"):
+        if "nic" in step:
             check_route(step)
         line, _hello = greet(name, step["address"], step, 2.0)
         answered = True
@@ -245,9 +249,9 @@ def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
             if not line.receive().get("go"):
                 return {**row, "code": UnreachedCode.NOT_READY, "error": f"{step['node']} was not ready"}
             row["rtt_us"] = round_trip(line)
-            if step.get("mtu"):
-                check_full(name, step)
-            row["mbit_out"] = rate_out(name, step)
+            if "mtu" in step:
+                check_full(name, step, step["address"], step["mtu"])
+            row["mbit_out"] = rate_out(name, step, step["address"])
             row["mbit_in"] = rate_in(name, step, line)
             return row
     except Unreached as error:
@@ -262,19 +266,19 @@ def measure(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
         return {**row, "code": code, "error": why}
 
 
-def check_full(name: str, step: Mapping[str, Any], source: str = "") -> None:
+def check_full(name: str, server: Server, address: str, mtu: int, source: str = "") -> None:
     """Raise Unreached if a peer gets small packets and no full ones, socket.timeout if it does not answer at all.
 
     On a connection of its own, and twice: a busy node may be late once.
     """
     for last in (False, True):
-        line, _hello = greet(name, step["address"], step, 2.0, source)
+        line, _hello = greet(name, address, server, 2.0, source)
         with line.socket:
             line.socket.settimeout(FULL_SECONDS)
             try:
                 round_trip(line)
-                full_packets(line, int(step["mtu"]), FULL_SECONDS)
-                check_size(line.socket, int(step["mtu"]))
+                full_packets(line, int(mtu), FULL_SECONDS)
+                check_size(line.socket, int(mtu))
                 return
             except socket.timeout:
                 raise Unreached(UnreachedCode.FAILED, FELL_SILENT) from None
@@ -287,7 +291,7 @@ def settle(rows: Sequence[dict[str, object]]) -> None:
     """Say of all rows without an answer whether the machine is there: it takes up to a minute, for all together."""
     doubtful = [row for row in rows if "since" in row]
     with ThreadPoolExecutor(max(1, min(AT_ONCE, len(doubtful)))) as pool:
-        found = list(pool.map(lambda row: is_there(row.pop("address"), row.pop("since")), doubtful))
+        found = list(pool.map(lambda row: is_there(str(row.pop("address")), float(str(row.pop("since")))), doubtful))
     for row, there in zip(doubtful, found):
         row["code"], row["error"] = no_answer(2.0, there)
 
@@ -304,15 +308,15 @@ def round_trip(line: Line) -> float:
     return round(min(times) * 1e6, 1)
 
 
-def rate_out(name: str, step: Mapping[str, Any], source: str = "") -> float:
+def rate_out(name: str, step: Step, address: str, source: str = "") -> float:
     """Return the rate to a peer in Mbit/s. `source`: the address of this node to send from."""
-    line, _hello = greet(name, step["address"], step, 2.0, source)
+    line, _hello = greet(name, address, step, 2.0, source)
     with line.socket:
         line.send(do="sink")
         return flood(line.socket, float(step["seconds"]))
 
 
-def rate_in(name: str, step: Mapping[str, Any], control: Line) -> float:
+def rate_in(name: str, step: Step, control: Line) -> float:
     """Return the rate from a peer in Mbit/s, which the sender measures and reports on the control connection."""
     line, _hello = greet(name, step["address"], step, 2.0)
     with line.socket:

@@ -17,9 +17,10 @@ import secrets
 import signal
 import socket
 import threading
-from typing import Any, Callable, Sequence
+from typing import Callable, Sequence
 
 from . import perftest, probe, rail_probe
+from .probe_types import Step
 
 IDLE_SECONDS = 30.0  # a connection without data
 TURN_SECONDS = 20.0  # how long a round waits for its other node
@@ -141,9 +142,9 @@ class Agent:
             order = line.receive()
             orders[str(order.get("do"))](line, peer, order)
 
-    def echo(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
+    def echo(self, line: probe.Line, _peer: str, order: dict[str, object]) -> None:
         """Send received data back."""
-        line.socket.sendall(line.exactly(int(order["size"])))
+        line.socket.sendall(line.exactly(int(str(order["size"]))))
 
     def bye(self, _line: probe.Line, peer: str, _order: dict[str, object]) -> None:
         """End when no further node is expected."""
@@ -161,19 +162,19 @@ class Agent:
         probe.discard(line.socket)
         raise EOFError
 
-    def source(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
+    def source(self, line: probe.Line, peer: str, order: dict[str, object]) -> None:
         """Send data and store the rate."""
-        self.rates[peer] = probe.flood(line.socket, float(order["seconds"]))
+        self.rates[peer] = probe.flood(line.socket, float(str(order["seconds"])))
         raise EOFError
 
     def rate(self, line: probe.Line, peer: str, _order: dict[str, object]) -> None:
         """Return the stored rate."""
         line.send(mbit=self.rates.pop(peer, 0.0))
 
-    def take_turn(self, line: probe.Line, peer: str, order: dict[str, Any]) -> None:
+    def take_turn(self, line: probe.Line, peer: str, order: dict[str, object]) -> None:
         """Let a peer measure when this node is in the same round, and keep the round open until the peer closes."""
-        wanted = (int(order["round"]), peer)
-        seconds = min(float(order.get("seconds", TURN_SECONDS)), rail_probe.TURN_SECONDS)
+        wanted = (int(str(order["round"])), peer)
+        seconds = min(float(str(order.get("seconds", TURN_SECONDS))), rail_probe.TURN_SECONDS)
         with self.changed:
             ready = self.changed.wait_for(lambda: self.turn == wanted, seconds)
         line.send(go=ready)
@@ -184,13 +185,15 @@ class Agent:
                 self.turn_over = self.turn_over or self.turn == wanted
                 self.changed.notify_all()
 
-    def serve_rdma(self, line: probe.Line, _peer: str, order: dict[str, Any]) -> None:
+    def serve_rdma(self, line: probe.Line, _peer: str, order: dict[str, object]) -> None:
         """Run a server of perftest until the peer says that it is over, or closes."""
-        own, (size, count) = perftest.port_of(order), order["size"]
+        own, size = perftest.port_of(order), order["size"]
+        if not isinstance(size, list) or len(size) != 2:  # of a message, and how many
+            raise ValueError("no size")
         with bind(self.ports[::-1]) as listener:
             port = listener.getsockname()[1]
         try:
-            with perftest.served(own, port, (str(int(size)), str(int(count)))):
+            with perftest.served(own, port, (str(int(size[0])), str(int(size[1])))):
                 line.send(port=port)
                 line.receive()
         except OSError as error:
@@ -208,7 +211,7 @@ class Agent:
             self.worker.join()
         line.send(rows=self.rows)
 
-    def work(self, steps: Sequence[dict[str, Any]]) -> None:
+    def work(self, steps: Sequence[Step]) -> None:
         """Do the rounds in order: measure, or serve the node that measures."""
         gone: set[str] = set()
         for step in sorted(steps, key=lambda row: row["round"]):
@@ -219,11 +222,11 @@ class Agent:
                 gone.add(step["node"])
         probe.settle(self.rows)
 
-    def measured(self, step: dict[str, object]) -> list[dict[str, object]]:
+    def measured(self, step: Step) -> list[dict[str, object]]:
         """Return the rows of a step: of the link between two nodes, or of each rail."""
         return rail_probe.measure(self.name, step) if "rails" in step else [probe.measure(self.name, step)]
 
-    def wait_for(self, step: dict[str, Any], seconds: float) -> bool:
+    def wait_for(self, step: Step, seconds: float) -> bool:
         """Keep a round open until its client has finished; return false if it never came."""
         with self.changed:
             self.turn, self.turn_over = (int(step["round"]), step["node"]), False

@@ -13,19 +13,17 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Mapping
 
 from . import perftest, probe
+from .probe_types import RailStep, RailTest
 from .unreached import Unreached, UnreachedCode, in_words
 
 TURN_SECONDS = 90.0  # how long both nodes wait for each other: eight dead rails take a minute
 
 
-def measure(name: str, step: Mapping[str, Any]) -> list[dict[str, Any]]:
+def measure(name: str, step: RailStep) -> list[dict[str, object]]:
     """Return a row for each rail of a step: node, rail, peer, by, code, error; mbit and mtu if it works.
 
-    A step: node, address, port, token (of the other node's agent); round, seconds; rails, of which each has rail and
-    peer (names), by, and for tcp: nic, source, address, mtu; for rdma: own and other, as perftest.Port.
     A row has `since` and `address` if no answer came: probe.settle() says why.
     """
     rails = step["rails"]
@@ -45,28 +43,26 @@ def measure(name: str, step: Mapping[str, Any]) -> list[dict[str, Any]]:
         ]
 
 
-def in_turn(name: str, step: Mapping[str, Any]) -> list[dict[str, Any]]:
+def in_turn(name: str, step: RailStep) -> list[dict[str, object]]:
     """Return the rows, while the other node serves no one else."""
     with ThreadPoolExecutor(len(step["rails"])) as pool:
         rows = list(pool.map(lambda rail: try_rail(name, step, rail), step["rails"]))
     for row, rail in zip(rows, step["rails"]):
         if rail["by"] == "tcp" and not row["code"]:
             try:
-                row["mbit"] = probe.rate_out(name, {**step, **rail}, rail["source"])
+                row["mbit"] = probe.rate_out(name, step, rail["address"], rail["source"])
             except (OSError, EOFError, ValueError) as error:
                 row["code"], row["error"] = in_words(error, 2.0, "")
     return rows
 
 
-def row_of(
-    step: Mapping[str, object], rail: Mapping[str, object], code: str = "", error: str = ""
-) -> dict[str, object]:
+def row_of(step: RailStep, rail: RailTest, code: str = "", error: str = "") -> dict[str, object]:
     """Return a row without figures."""
-    names = {key: rail[key] for key in ("rail", "peer", "by")}
+    names = {"rail": rail["rail"], "peer": rail["peer"], "by": rail["by"]}
     return {"node": step["node"], **names, "code": code, "error": error}
 
 
-def try_rail(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dict[str, Any]:
+def try_rail(name: str, step: RailStep, rail: RailTest) -> dict[str, object]:
     """Return the row of one rail."""
     row, since = row_of(step, rail), time.monotonic()
     try:
@@ -83,14 +79,14 @@ def try_rail(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dic
         return {**row, "code": code, "error": why}
 
 
-def by_tcp(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dict[str, Any]:
+def by_tcp(name: str, step: RailStep, rail: RailTest) -> dict[str, object]:
     """Return the MTU that passes over the NIC of a rail. Raise Unreached, OSError, EOFError or ValueError."""
     probe.check_route(rail)
-    probe.check_full(name, {**step, **rail}, rail["source"])
+    probe.check_full(name, step, rail["address"], rail["mtu"], rail["source"])
     return {"mtu": rail["mtu"]}
 
 
-def by_rdma(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dict[str, Any]:
+def by_rdma(name: str, step: RailStep, rail: RailTest) -> dict[str, object]:
     """Return rate and MTU of a rail by RDMA. Raise Unreached, OSError, EOFError or ValueError.
 
     What passes with small messages and not with large ones loses full packets.
@@ -109,9 +105,7 @@ def by_rdma(name: str, step: Mapping[str, Any], rail: Mapping[str, Any]) -> dict
     return {"mbit": found.mbit, "mtu": found.mtu}
 
 
-def run_rdma(
-    line: probe.Line, step: Mapping[str, Any], rail: Mapping[str, Any], size: tuple[str, str]
-) -> perftest.Figures:
+def run_rdma(line: probe.Line, step: RailStep, rail: RailTest, size: tuple[str, str]) -> perftest.Figures:
     """Return what one run measures: the other node's agent starts the server. Raise Unreached."""
     line.send(do="rdma", **rail["other"], size=size)
     answer = line.receive()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
@@ -31,12 +31,18 @@ from .versions import versions, wrappers
 LINUX = sys.platform.startswith("linux")
 
 
-def node_facts(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of this node; sizes are bytes.
+class Request(TypedDict):
+    """What a node is asked. Empty texts: the default."""
 
-    `request`: home, python (of the ranks), base_python (makes their environment), mpirun (each may be empty for the
-    default), and sudo (bool): whether sudo may be tried.
-    """
+    home: str
+    python: str  # of the ranks
+    base_python: str  # makes their environment
+    mpirun: str
+    sudo: bool  # whether sudo may be tried
+
+
+def node_facts(request: Request) -> dict[str, object]:
+    """Return the facts of this node; sizes are bytes."""
     home = home_path(request["home"])
     python = os.path.expanduser(request["python"] or os.path.join(home, "pytorch", "bin", "python"))
     sudo, torch = sudo_state(request["sudo"]), torch_build(python)

@@ -170,6 +170,6 @@ class LogReader:
         return frames.checked(frames.parse(whole_text.encode()), FROM_POD)
 
     def again(self) -> None:
-        """Begin with the log anew: the frame that was not whole comes once more."""
+        """Read the log from its start again: a frame that was incomplete is sent again."""
         self.number, self.parts, self.size = self.number - len(self.parts), [], 0
         self.line.clear()

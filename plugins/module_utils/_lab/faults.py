@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import time
-from typing import Any, Mapping
+from typing import Callable, Mapping
 
 from . import host, spec
 from .lifecycle import (
@@ -23,7 +23,7 @@ from .podman import inside, podman, run
 from .spec import Network
 
 
-def disturb(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
+def disturb(given: spec.FaultOptions, check: bool) -> dict[str, object]:
     """Apply an action to one node, to all, or to one of their NICs. Return whether anything changed."""
     name = spec.parse_name(given["name"])
     host.refuse_without_root()
@@ -152,5 +152,10 @@ def restart(container: Container, check: bool) -> bool:
     return True
 
 
-LINKS: dict[str, Any] = {"cut": cut, "heal": heal, "shape": shape}
-NODES: dict[str, Any] = {"pause": pause, "resume": resume, "kill": kill, "restart": restart}
+LINKS: Mapping[str, Callable[[int, Network, str, bool], bool]] = {"cut": cut, "heal": heal, "shape": shape}
+NODES: Mapping[str, Callable[[Container, bool], bool]] = {
+    "pause": pause,
+    "resume": resume,
+    "kill": kill,
+    "restart": restart,
+}

@@ -10,10 +10,11 @@ import hashlib
 import json
 import os
 import tempfile
-from typing import Any, Mapping
+from typing import Mapping
 
 from .host import limits
 from .podman import podman, run
+from .spec import Options
 
 # The least that boots and lets Ansible in; every image of a release shares it.
 BASE = ("openssh-server", "python3", "iproute2", "sudo", "systemd", "systemd-sysv", "dbus", "procps", "ca-certificates")
@@ -33,7 +34,7 @@ def base_tag(release: str, mirror: str) -> str:
     return f"localhost/torchfleet-lab-base:{release}-{digest(mirror, *BASE, *LEFT_OUT)}"
 
 
-def node_tag(release: str, given: Mapping[str, Any]) -> str:
+def node_tag(release: str, given: Options) -> str:
     """Return the name of the image: it changes with everything the image is made from."""
     texts = []
     for name in ("Containerfile", "init"):
@@ -43,7 +44,7 @@ def node_tag(release: str, given: Mapping[str, Any]) -> str:
     return f"localhost/torchfleet-lab:{release}-{made_from}"
 
 
-def packages(given: Mapping[str, Any]) -> list[str]:
+def packages(given: Options) -> list[str]:
     """Return the packages that a node has beside the base image."""
     return sorted({*PACKAGES[given["image"]], *given["packages"]})
 
@@ -52,7 +53,7 @@ def exists(tag: str) -> bool:
     return bool(podman("image", "inspect", "--format", "{{.Id}}", tag, check=False))
 
 
-def build(release: str, given: Mapping[str, Any]) -> None:
+def build(release: str, given: Options) -> None:
     """Make the image of a node unless it is there."""
     tag = node_tag(release, given)
     if exists(tag):

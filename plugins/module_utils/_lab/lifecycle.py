@@ -13,13 +13,15 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Mapping, Sequence, TypeVar
 
 from . import host, image, spec
 from .directory import files_of, is_ours, make_key, public_key, remove_files, write
-from .podman import inside, listed, podman, run
+from .podman import ContainerRow, NetworkRow, all_containers, all_networks, inside, podman, run
 from .spec import LABEL, NODE_LABEL, SHAPE_LABEL, Lab, Node
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 AT_ONCE = 8  # podman commands at a time
 BOOT_SECONDS = 60.0  # and two more for every node: all boot at once
 READ_KEYS = "while [ -e /run/nologin ]; do sleep 0.05; done; cat /etc/ssh/ssh_host_*_key.pub"
@@ -48,29 +50,32 @@ class Container:
 class Seen:
     """The state of podman on this machine, and the lab's part of it: `nodes` (by name) and `networks` (by NIC)."""
 
-    def __init__(self, lab: str, containers: list[dict[str, Any]], networks: list[dict[str, Any]]) -> None:
-        mine = [row for row in containers if (row["Labels"] or {}).get(LABEL) == lab]
-        mine.sort(key=lambda row: int(row["Labels"][NODE_LABEL][1:]))
+    def __init__(self, lab: str, containers: list[ContainerRow], networks: list[NetworkRow]) -> None:
+        labels = [(row["Labels"] or {}, row) for row in containers]
+        mine = [(of_it, row) for of_it, row in labels if of_it.get(LABEL) == lab]
+        mine.sort(key=lambda pair: int(pair[0][NODE_LABEL][1:]))
         self.nodes = {
-            row["Labels"][NODE_LABEL]: Container(row["Names"][0], row["Labels"][SHAPE_LABEL], row["State"], row["Pid"])
-            for row in mine
+            of_it[NODE_LABEL]: Container(row["Names"][0], of_it[SHAPE_LABEL], row["State"], row["Pid"])
+            for of_it, row in mine
         }
         subnets = {row["name"]: [subnet["subnet"] for subnet in row.get("subnets") or []] for row in networks}
         own = sorted(row["name"] for row in networks if (row.get("labels") or {}).get(LABEL) == lab)
         self.networks = tuple(
             spec.Network(name, f"eth{i}", ipaddress.IPv4Network(subnets[name][0])) for i, name in enumerate(own)
         )
-        self.strangers = {row["Names"][0] for row in containers if row not in mine} | (set(subnets) - set(own))
-        self.running = sum(1 for row in containers if LABEL in (row["Labels"] or {}) and row["State"] == "running")
+        self.strangers = {row["Names"][0] for of_it, row in labels if of_it.get(LABEL) != lab} | (
+            set(subnets) - set(own)
+        )
+        self.running = sum(1 for of_it, row in labels if LABEL in of_it and row["State"] == "running")
         self.subnets = [text for texts in subnets.values() for text in texts]
 
 
 def look(lab: str) -> Seen:
     """Return the state of this machine."""
-    return Seen(lab, listed("ps", "--all"), listed("network", "ls"))
+    return Seen(lab, all_containers(), all_networks())
 
 
-def in_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+def in_parallel(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Apply a function to all items, some at a time. The first error is raised after all have ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(function, items))
@@ -79,7 +84,7 @@ def in_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> list[An
 # --- present -------------------------------------------------------------------------------------------------------
 
 
-def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
+def present(given: spec.Options, check: bool) -> dict[str, object]:
     """Start the requested lab, and write its inventory."""
     asked = spec.parse_lab(given)  # mistakes are refused before anything else
     spec.parse_subnets(given["subnets"], given["nics"])
@@ -102,7 +107,7 @@ def present(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
     return {"changed": changed, "nodes": [node.name for node in lab.nodes], "packages": [], "msg": message}
 
 
-def without_tools(packages: list[str], check: bool) -> dict[str, Any]:
+def without_tools(packages: list[str], check: bool) -> dict[str, object]:
     """Return the missing packages in check mode. Raise ValueError for them otherwise."""
     line = f"apt install --no-install-recommends {' '.join(packages)}"
     message = f"not installed: {', '.join(packages)}; type: {line}, or add -e lab_install=true"
@@ -111,7 +116,7 @@ def without_tools(packages: list[str], check: bool) -> dict[str, Any]:
     return {"changed": True, "nodes": [], "packages": packages, "msg": f"lab: {message}"}
 
 
-def choose_subnets(given: Mapping[str, Any], seen: Seen) -> list[ipaddress.IPv4Network]:
+def choose_subnets(given: spec.Options, seen: Seen) -> list[ipaddress.IPv4Network]:
     """Return the subnet of each NIC: those the lab has, those that were asked for, or free ones."""
     there = [network.subnet for network in seen.networks]
     wanted = spec.parse_subnets(given["subnets"], given["nics"])
@@ -133,7 +138,7 @@ def how_to_remake(lab: str) -> str:
 
 
 def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: str) -> None:
-    """Raise ValueError if objects of others are in the way, or if the existing lab is different."""
+    """Raise ValueError if something else has a name that the lab needs, or if the lab that exists is different."""
     if os.path.isdir(directory) and os.listdir(directory) and not is_ours(directory, spec.HEADER):
         raise ValueError(f"lab_name: {directory} exists and has no lab's inventory; give another lab_name")
     names = {lab.container(node) for node in lab.nodes} | {network.name for network in lab.networks}
@@ -147,7 +152,7 @@ def refuse_others(lab: Lab, seen: Seen, images: Mapping[str, str], directory: st
             raise ValueError(f"{variable}: {how_to_remake(lab.name)}")
 
 
-def start(lab: Lab, seen: Seen, todo: list[Node], images: Mapping[str, str], given: Mapping[str, Any]) -> None:
+def start(lab: Lab, seen: Seen, todo: list[Node], images: Mapping[str, str], given: spec.Options) -> None:
     """Create everything that does not exist yet."""
     for release in images:
         image.build(release, given)
@@ -208,7 +213,7 @@ def tell(lab: Lab, directory: str, raised: Sequence[str]) -> str:
 # --- absent --------------------------------------------------------------------------------------------------------
 
 
-def absent(given: Mapping[str, Any], check: bool) -> dict[str, Any]:
+def absent(given: spec.Options, check: bool) -> dict[str, object]:
     """Remove what carries the lab's label, and the files that were written for it."""
     name = spec.parse_name(given["name"])
     host.refuse_without_root()

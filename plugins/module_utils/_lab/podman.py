@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from typing import TypedDict
 
 PODMAN = ("podman", "--runtime", "runc")  # crun starts nothing on machines with hybrid cgroups
 
@@ -32,9 +33,38 @@ def podman(*argv: str, check: bool = True) -> str:
     return run(*PODMAN, *argv, check=check)
 
 
-def listed(*argv: str) -> list[dict[str, object]]:
-    """Return what a podman command lists."""
-    return list(json.loads(podman(*argv, "--format", "json") or "[]") or [])
+class ContainerRow(TypedDict):
+    """What podman says of a container, as far as it is read."""
+
+    Labels: dict[str, str] | None
+    Names: list[str]
+    State: str
+    Pid: int
+
+
+class Subnet(TypedDict):
+    subnet: str  # with the length of its prefix: 10.192.0.0/24
+
+
+class NetworkRowLate(TypedDict, total=False):
+    labels: dict[str, str] | None
+    subnets: list[Subnet] | None
+
+
+class NetworkRow(NetworkRowLate):
+    """What podman says of a network, as far as it is read."""
+
+    name: str
+
+
+def all_containers() -> list[ContainerRow]:
+    """Return the containers of this machine, those that do not run too."""
+    return list(json.loads(podman("ps", "--all", "--format", "json") or "[]") or [])
+
+
+def all_networks() -> list[NetworkRow]:
+    """Return podman's networks on this machine."""
+    return list(json.loads(podman("network", "ls", "--format", "json") or "[]") or [])
 
 
 def inside(pid: int, namespace: str, *argv: str, stdin: str = "", check: bool = True) -> str:

@@ -14,7 +14,7 @@ import ipaddress
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Iterable, Mapping
+from typing import Iterable, Mapping, TypedDict
 
 from .inventory import Member, inventory_text, known_hosts_text
 
@@ -36,6 +36,38 @@ MOST_NODES = 200
 MOST_NICS = 8
 HEADER = "---\n# Written by playbooks/lab.yml, which also removes it: -e lab_state=absent\n"
 TABLE = "torchfleet_lab"  # of nft rules, on the nodes
+
+
+class FaultOptions(TypedDict):
+    """The options of module lab for something that happens to nodes that run."""
+
+    name: str
+    state: str
+    node: str
+    nic: str
+    rate: str
+
+
+class Options(FaultOptions):
+    """All options of module lab. Ansible has checked their types."""
+
+    directory: str
+    context: str
+    nodes: int
+    head_only: bool
+    nics: int
+    subnets: list[str]
+    release: str
+    image: str
+    packages: list[str]
+    mirror: str
+    user: str
+    slots: int
+    shm_mb: int
+    overrides: dict[str, object]  # by node
+    mounts: list[str]
+    ca_bundle: str
+    pip_config: bool
 
 
 @dataclass(frozen=True)
@@ -83,7 +115,7 @@ class Lab:
         return [str(network.subnet[FIRST_ADDRESS + node.number]) for network in self.networks]
 
 
-def parse_lab(given: Mapping[str, Any], subnets: Iterable[ipaddress.IPv4Network] = ()) -> Lab:
+def parse_lab(given: Options, subnets: Iterable[ipaddress.IPv4Network] = ()) -> Lab:
     """Return the lab that was asked for. `subnets` is one network for each NIC, or nothing if only input is checked."""
     name = parse_name(given["name"])
     within("lab_nics", given["nics"], 1, MOST_NICS)
@@ -112,14 +144,14 @@ def parse_name(name: str) -> str:
     return name
 
 
-def within(what: str, value: Any, least: int, most: int) -> int:
+def within(what: str, value: object, least: int, most: int) -> int:
     """Return a whole number that lies in its range."""
-    if not re.fullmatch(r"-?\d{1,9}", str(value)) or not least <= int(value) <= most:
+    if not re.fullmatch(r"-?\d{1,9}", str(value)) or not least <= int(str(value)) <= most:
         raise ValueError(f"{what}: got {value!r}; give {least} to {most}")
-    return int(value)
+    return int(str(value))
 
 
-def parse_node(given: Mapping[str, Any], name: str, number: int, override: Any) -> Node:
+def parse_node(given: Options, name: str, number: int, override: object) -> Node:
     """Return a node: what all nodes have, changed by its entry in lab_overrides."""
     common = {"release": given["release"], "user": given["user"], "port": 22, "slots": given["slots"], "hostname": name}
     if not isinstance(override, Mapping) or set(override) - set(common):
@@ -155,7 +187,7 @@ class Disturbance:
     rate: str = ""
 
 
-def parse_disturbance(given: Mapping[str, Any], nodes: list[str], networks: tuple[Network, ...]) -> Disturbance:
+def parse_disturbance(given: FaultOptions, nodes: list[str], networks: tuple[Network, ...]) -> Disturbance:
     """Return what is to be done to a lab that has these nodes and networks."""
     state, node, nic, rate = given["state"], given["node"], given["nic"], given["rate"]
     if node not in ("all", *nodes):
@@ -222,7 +254,7 @@ def network_argv(lab: Lab, network: Network) -> list[str]:
 def shape(lab: Lab, node: Node, image: str, key: str) -> str:
     """Return what a node is made from, by variable, as JSON. It is kept as a label and compared by difference()."""
     addresses = {network.nic: address for network, address in zip(lab.networks, lab.addresses(node))}
-    parts: dict[str, Any] = {"lab_nics": len(lab.networks), "lab_subnets": addresses, "lab_shm_mb": lab.shm_mb}
+    parts: dict[str, object] = {"lab_nics": len(lab.networks), "lab_subnets": addresses, "lab_shm_mb": lab.shm_mb}
     parts.update({"lab_mounts": lab.mounts, "lab_user": node.user, "lab_overrides": [node.port, node.hostname]})
     parts.update({"lab_release, lab_image, lab_packages, lab_mirror or torchfleet itself": image, "lab_directory": key})
     return json.dumps(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import orders, protocol, records
+from . import job_rows, orders, protocol, records
 from .fetched_files import age, mark_fetched, state_in
 from .file_desk import Head
 from .job_directory import JobDir, jobs
@@ -35,7 +35,7 @@ class FinishedJobs:
 
         Unless it is a dry run, write the result of those whose supervisor and guard died.
         """
-        waiting: list[records.WaitingRun] = []
+        waiting: list[job_rows.WaitingRun] = []
         with self.head.sending_beats(frame):
             with contextlib.suppress(OSError):
                 remove_dead(Queue(home_path(frame["home"])))

@@ -16,11 +16,12 @@ from .channel import BEAT_SECONDS, Channel, SupervisorChannel, ready
 from .fetched_files import age, state_in
 from .job_directory import JobDir
 from .job_queue import Entry, Queue, owner_of
+from .job_rows import JobRow
 from .leftovers import PRIVATE
 from .metrics import first_report, last_values
 from .protocol import FromFollower, FromHead
 from .reasons import AnyState
-from .records import JobRow, Result
+from .records import Result
 
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
 WAITS = "it waits in the queue with the controller that started it, which alone can follow it until it runs"

@@ -47,6 +47,7 @@ from .forms import (
     words,
 )
 from .node_form import HOST, ROWS, RUNNING, facts
+from .queue_messages import Jobs, Queued, Restarted, Turn, Unqueued
 from .reasons import FINAL_STATES, EndReason
 from .record_forms import AHEAD, CODE, JOB_ROW, PLACE, RANK, REPORT, RESTARTS_MOST, RESULT, WAITING, WAITING_MOST
 from .records import Artifact
@@ -236,11 +237,11 @@ def attached(raw: Fields) -> protocol.Attached:
     return {"kind": "attached", "placement": listed(PLACE)(raw.get("placement"))}
 
 
-def jobs(raw: Fields) -> protocol.Jobs:
+def jobs(raw: Fields) -> Jobs:
     return {"kind": "jobs", "jobs": listed(JOB_ROW, 100_000)(raw.get("jobs"))}
 
 
-def queued(raw: Fields) -> protocol.Queued:
+def queued(raw: Fields) -> Queued:
     return {
         "kind": "queued",
         "ahead": whole(0, WAITING_MOST)(raw.get("ahead")),
@@ -248,7 +249,7 @@ def queued(raw: Fields) -> protocol.Queued:
     }
 
 
-def restarted(raw: Fields) -> protocol.Restarted:
+def restarted(raw: Fields) -> Restarted:
     return {
         "kind": "restarted",
         "state": one_of(*FINAL_STATES)(raw.get("state")),
@@ -257,11 +258,11 @@ def restarted(raw: Fields) -> protocol.Restarted:
     }
 
 
-def turn(_raw: Fields) -> protocol.Turn:
+def turn(_raw: Fields) -> Turn:
     return {"kind": "turn"}
 
 
-def unqueued(raw: Fields) -> protocol.Unqueued:
+def unqueued(raw: Fields) -> Unqueued:
     return {"kind": "unqueued", "found": flag(raw.get("found"))}
 
 

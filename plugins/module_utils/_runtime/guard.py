@@ -23,24 +23,15 @@ from typing import Collection
 
 from . import batch_system, reasons
 from . import processes as processes_module
-from .bounded_write import (
-    write_in_thread,
-)
+from .bounded_write import write_in_thread
 from .channel import ready, serialized
 from .ending import Ending, signal_programs
-from .inside import (
-    end_container,
-    engine_environment,
-    is_outside,
-    launcher_environment,
-    marked_environment,
-    monitor_is_gone,
-)
+from .inside import end_container, monitor_is_gone
 from .job_directory import JobDir
 from .job_processes import Snapshot, snapshot_of
 from .last_look import note_evidence
-from .launchers import STARTED_BY_SLURMD, is_started_elsewhere
-from .open_files import restore_files
+from .launcher_process import become_launcher, launcher_pids
+from .launchers import STARTED_BY_SLURMD
 from .orders import Order
 from .processes import Process
 from .protocol import FromGuard, ToGuard, ending
@@ -48,7 +39,6 @@ from .rank_output import Stream, copy_all, streams_of
 from .rank_record import has_saved, record_of_orphan
 from .reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
 from .records import LauncherExit, RankRecord
-from .remote_shell import shell_pids
 from .sampler import Sampling
 from .supervisor_watch import SupervisorWatch
 
@@ -153,7 +143,7 @@ class Guard:
 
     def launcher_runs(self) -> bool:
         """Whether the launcher runs here, or the batch file that it gave to Slurm, which may start on any node."""
-        by_slurm = self.order["launcher"]["name"] in STARTED_BY_SLURMD, is_started_elsewhere
+        by_slurm = self.order["launcher"]["name"] in STARTED_BY_SLURMD
         return bool(self.launcher or (by_slurm and self.launcher_tree()))
 
     def waits_for_news(self) -> bool:
@@ -202,30 +192,11 @@ class Guard:
         self.launcher = os.fork()
         if self.launcher == 0:
             try:
-                self.become_launcher(command)
+                become_launcher(command, self.job, self.order, self.private_tmp)
             except BaseException as error:
                 os.write(2, f"torchfleet: cannot start {command[0]}: {error}\n".encode())
             os._exit(127)
         self.job.write("launcher.json", {"pid": self.launcher})
-
-    def become_launcher(self, command: list[str]) -> None:
-        """In the child: a session of its own, output to a file (Open MPI 5 loses it in pipes), a clean environment."""
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        output = os.open(self.job.at("launcher.out"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        for stream, descriptor in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
-            os.dup2(descriptor, stream)
-        restore_files()
-        if self.container:  # there our step into the image does the rest
-            os.chdir("/")
-            words = [*self.container["before"], *command]
-            marked = marked_environment(self.order, self.job.path, os.environ)
-            os.execvpe(words[0], words, engine_environment(marked))
-        os.chdir(self.order["cwd"])
-        variables = launcher_environment(self.order, self.job.path, self.private_tmp, os.environ)
-        os.execve(command[0], command, variables)
 
     def reason_to_end(self) -> Reason | None:
         """Return why the job must end now, or None: check the launcher, the records and the clock."""
@@ -402,19 +373,5 @@ class Guard:
         return self.snapshot().foreign
 
     def launcher_tree(self) -> set[int]:
-        """Return the pids of the launcher and of what it started (a shell before a daemon), ranks aside.
-
-        Remote shells are known by their files: they may be about to die after a launcher that is gone.
-        """
-        seen = self.snapshot()
-        wrappers = {record["wrapper_pid"] for record in seen.records}
-        if is_started_elsewhere(self.order):
-            below = {process.pid for tree in seen.trees.values() for process in tree.all}
-            return {process.pid for process in seen.processes} - wrappers - below
-        found = {self.job.launcher().get("pid", 0), *shell_pids(self.private_tmp)}
-        if self.container:  # what the engine itself runs here
-            found |= {process.pid for process in seen.processes if is_outside(process.pid)}
-        for process in seen.processes:  # parents before children
-            if process.parent in found and process.pid not in wrappers:
-                found.add(process.pid)
-        return found
+        """Return the pids of the launcher and of what it started."""
+        return launcher_pids(self.snapshot(), self.job, self.order, self.private_tmp)

@@ -23,8 +23,9 @@ from .fetched_files import state_in
 from .file_locks import PAUSE_SECONDS, wait_for_lock
 from .job_directory import JOB_ID, Form, JobDir, fits, jobs, json_in, open_file
 from .job_directory import NUMBER as SECONDS
+from .job_rows import Ahead, QueuedJob
 from .orders import Order
-from .records import Ahead, AnyFacts, QueuedJob
+from .records import AnyFacts
 from .survey import row
 
 DIRECTORY, LOCK, LIMITS = "queue", "lock", "limits.json"
@@ -123,7 +124,7 @@ class Queue:
         return ticket
 
     def move(self, ticket: Ticket, hosts: Sequence[str]) -> None:
-        """Note other nodes: those that a job had may be others when they are looked at anew. OSError."""
+        """Write the nodes that the job is planned for now: they may change while it is in the queue. OSError."""
         if list(hosts) != ticket.entry["hosts"]:
             with self.held(alone=True):  # who reads half a ticket takes its job for none, and overtakes it
                 ticket.entry["hosts"] = list(hosts)

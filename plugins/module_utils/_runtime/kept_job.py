@@ -31,7 +31,7 @@ VERSION = re.compile(r"[0-9a-f]{16}\Z")  # of the runtime, whose directory has i
 
 
 class Kept(TypedDict):
-    """What a supervisor was told of a job that waits. `entry`: the runtime to which it was told."""
+    """The request for a job that waits. `entry`: the runtime that received it."""
 
     boot: str
     entry: str
@@ -59,7 +59,7 @@ def keep(
     facts: Mapping[str, AnyFacts],
     offered: FolderOffer | None,
 ) -> None:
-    """Write down what the process of a job that waits was told, in the directory beside its ticket. OSError."""
+    """Write the request for a job that waits to the directory beside its ticket. OSError."""
     if asked is None or any(run["order"]["secrets"].values()):
         return
     kept: Kept = {

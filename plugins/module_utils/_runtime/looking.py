@@ -305,7 +305,7 @@ def busy_below(first: Seen, second: Seen, seconds: float) -> list[str]:
 def evidence_of(
     host: str, rank: int, first: Seen, second: Seen, between: float, moved: bool, workers: list[Worker]
 ) -> Evidence:
-    """Return what two looks tell of a rank."""
+    """Return what two samples show of a rank."""
     record = second.record
     top = second.asked or next(iter(second.tree.all), None)
     before = {group["name"]: group["sequence"] for group in first.groups}

@@ -13,9 +13,9 @@ from typing import Collection
 
 from .frames import refuse_constant
 from .job_directory import NUMBER, JobDir, fits, open_file, remove
+from .job_rows import FirstReport
 from .orders import Order
 from .output_lines import Follower, Value
-from .records import FirstReport
 
 ROWS = 1000  # that are written at once
 NAMES = 1000  # of which the result has the last value

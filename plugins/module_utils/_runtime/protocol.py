@@ -5,8 +5,8 @@
 """Every kind of message of a job, with its fields: between controller, head, nodes and guards, in each direction.
 
 A message is a frame (see channel.py): `kind`, by which mypy knows its type, and the fields of that. file_messages.py
-has those about files, orders.py and records.py the types of what lies in files as well. The unions at the end say what
-may be sent in each direction.
+has those about files, queue_messages.py those about jobs in the queue or in the list. The types of what lies in files
+as well are in orders.py, records.py and job_rows.py. The unions at the end say what may be sent in each direction.
 frames.py reads what the controller takes from the head, the head from a node, and a job from its followers.
 
 A lost node sends no message. The head notices that its connection ended or was silent for the lease (remote_node.py),
@@ -34,9 +34,11 @@ from .file_messages import (
     Request,
     Wanted,
 )
+from .job_rows import WaitingRun
 from .orders import Order, Place, Route, RunOrder
-from .reasons import EndReason, FinalState, Reason
-from .records import Ahead, AnyFacts, JobRow, Metric, NodeReport, Result, RunningJob, Text, WaitingRun
+from .queue_messages import EnterQueue, Jobs, JobsRequest, Queued, Restarted, Turn, Unqueue, Unqueued
+from .reasons import EndReason, Reason
+from .records import AnyFacts, Metric, NodeReport, Result, RunningJob, Text
 from .restarts import Rule
 
 
@@ -164,12 +166,6 @@ class Attach(OfJob):
     kind: Literal["attach"]
 
 
-class Unqueue(OfJob):
-    """Take a job out of the queue that waits with its controller."""
-
-    kind: Literal["unqueue"]
-
-
 class ReportRequest(OfJob):
     kind: Literal["node_report"]
 
@@ -287,62 +283,6 @@ class Outcome(TypedDict):
 class Waiting(TypedDict):
     kind: Literal["waiting"]
     jobs: list[WaitingRun]
-
-
-class JobsRequest(Request):
-    kind: Literal["jobs"]
-    home: str
-    controller: str
-
-
-class EnterQueue(Request):
-    """Enter the queue, or go on waiting. `hosts`: the nodes of the job as they are planned now."""
-
-    kind: Literal["queue"]
-    home: str
-    job_id: str
-    controller: str
-    owner: str
-    hosts: list[str]
-    ranks: int
-    launcher: str
-    backend: str
-    lease: float  # seconds without a word of the controller, after which it has left
-    queue_timeout: float | None
-    look: bool  # only say whether it would wait
-
-
-class Queued(TypedDict):
-    """A job waits, and for whom."""
-
-    kind: Literal["queued"]
-    ahead: int  # jobs
-    first: Ahead | None  # of these
-
-
-class Turn(TypedDict):
-    """The nodes of the job are free."""
-
-    kind: Literal["turn"]
-
-
-class Restarted(TypedDict):
-    """An attempt of a detached job is over, and the next one follows."""
-
-    kind: Literal["restarted"]
-    state: FinalState  # of that attempt
-    restarts: int  # with the one that follows
-    most: int  # of these
-
-
-class Unqueued(TypedDict):
-    kind: Literal["unqueued"]
-    found: bool  # whether a job of this name waited with its controller
-
-
-class Jobs(TypedDict):
-    kind: Literal["jobs"]
-    jobs: list[JobRow]
 
 
 class Attached(TypedDict):

@@ -12,8 +12,9 @@ from typing import Sequence
 from . import protocol
 from .channel import BEAT_SECONDS, SupervisorChannel, ready
 from .job_queue import LOOK_SECONDS, Queue, Ticket, is_over, news_of
+from .job_rows import Ahead
+from .queue_messages import EnterQueue, Unqueue
 from .reasons import waited_too_long
-from .records import Ahead
 from .survey import home_path
 from .waiting_job import remove_dead
 
@@ -29,7 +30,7 @@ class QueueDesk:
         self.ticket: Ticket | None = None
         self.lease: float | None = None  # how long the controller may be silent while it has a place
 
-    def on_queue(self, frame: protocol.EnterQueue) -> None:
+    def on_queue(self, frame: EnterQueue) -> None:
         """Send `turn` when the nodes of the job are free, and `queued` before that when what it waits for changes."""
         queue = Queue(home_path(frame["home"]))
         try:
@@ -69,7 +70,7 @@ class QueueDesk:
         """Tell the controller what its job waits for."""
         self.channel.send({"kind": "queued", "ahead": len(ahead), "first": ahead[0] if ahead else None})
 
-    def wait(self, queue: Queue, ticket: Ticket, frame: protocol.EnterQueue) -> str:
+    def wait(self, queue: Queue, ticket: Ticket, frame: EnterQueue) -> str:
         """Return when it is the job's turn, or why it has left. EOFError if the controller is gone. OSError."""
         told: object = None
         heard = beat = time.monotonic()
@@ -94,7 +95,7 @@ class QueueDesk:
                 beat = now
                 self.channel.offer({"kind": "beat"})
 
-    def on_unqueue(self, frame: protocol.Unqueue) -> None:
+    def on_unqueue(self, frame: Unqueue) -> None:
         """Take a job out of the queue that waits with its controller. One that is detached is ended as others are."""
         queue = Queue(home_path(frame["home"]))
         try:

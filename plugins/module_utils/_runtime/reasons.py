@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Iterable, Literal, Mapping, NamedTuple, Sequen
 from .codes import Code
 
 if TYPE_CHECKING:
-    from .records import Ahead
+    from .job_rows import Ahead
 
 FinalState = Literal["succeeded", "saved", "failed", "timed_out", "cancelled", "lost"]  # of a job
 RankState = Literal["succeeded", "saved", "failed", "ended", "silent"]  # rank_record.rank_state() says what each means

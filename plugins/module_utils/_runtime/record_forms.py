@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The form of what lies in files of a job and comes over the wire: records.py has the types."""
+"""The form of what lies in files of a job and comes over the wire: records.py and job_rows.py have the types."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from .forms import (
     words,
 )
 from .job_directory import JOB_ID
+from .job_rows import Ahead, JobRow, WaitingRun
 from .node_form import CPUS_MOST, HOST, ROWS
 from .orders import Place
 from .reasons import FINAL_STATES, RANK_STATES, RankError
-from .records import Ahead, JobRow, LauncherExit, Leftover, Metric, NodeReport, RankRecord, Result, WaitingRun
+from .records import LauncherExit, Leftover, Metric, NodeReport, RankRecord, Result
 from .usage import USAGE, amount
 from .usage_figures import RUN_USAGE
 

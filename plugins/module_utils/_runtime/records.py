@@ -10,7 +10,7 @@ from typing import TypedDict, Union, final
 
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
-from .reasons import AnyState, EndReason, FinalState, ImageFlaw, LiveState, RankError, RankState
+from .reasons import EndReason, FinalState, ImageFlaw, RankError, RankState
 from .slurm_programs import SlurmPrograms
 from .usage import NodeUsage
 from .usage_figures import Usage
@@ -347,54 +347,6 @@ class Result(TypedDict):
     notes: list[Note]
 
 
-class QueuedJob(TypedDict):
-    """A job that is to wait for its nodes (job_queue.py)."""
-
-    job_id: str
-    controller: str  # who started it (plugin_utils/_controller/identity.py)
-    owner: str  # the same for people: user@controller
-    hosts: list[str]
-    ranks: int
-    launcher: str
-    backend: str
-    detached: bool  # it waits without its controller
-    private_tmp: str  # where a detached one lets followers in; else empty
-
-
-class Ahead(RunningJob):
-    """A job that one in the queue waits for."""
-
-    state: LiveState
-    seconds: float  # that it does
-
-
-class FirstReport(TypedDict):
-    """The first report of a job that says how much there is to do: its pace counts from there, for it may resume."""
-
-    time: float  # since the epoch, by the head's clock
-    values: dict[str, Metric]  # of metrics.PROGRESS
-
-
-class JobRow(TypedDict):
-    """A job that the head knows."""
-
-    job_id: str
-    state: AnyState
-    owner: str  # who started it, as they say themselves: user@controller; job_queue.NOBODY if it is not known
-    own: bool  # the controller that asks had started it
-    fetched: bool
-    seconds: float  # that it runs or waits, or since it ended
-    restarts: int  # how often it was started before, in its own directory
-    position: int  # of one that waits: 1 is the first in the queue; else 0
-    ranks: int
-    hosts: list[str]
-    launcher: str
-    backend: str
-    values: dict[str, Metric]  # the last that its ranks reported
-    before: dict[str, Metric]  # of one that runs: the first that they reported of its progress; else none
-    paced_seconds: float  # since that report; 0: there is none
-
-
 class Artifact(TypedDict):
     """A file that a rank wrote and that was sent."""
 
@@ -410,13 +362,3 @@ class Artifacts(TypedDict):
     left_out: dict[str, int]  # how many, by one of artifacts.LEFT_OUT
     unmatched: list[Text]  # patterns that matched nothing there
     refused: str  # one of artifacts.REFUSALS: why it sent nothing
-
-
-class WaitingRun(TypedDict):
-    """A job that is over and waits on the head to be fetched."""
-
-    job_id: str
-    run_dir: str  # on the controller that started it
-    state: FinalState
-    own: bool  # the controller that asks had started it
-    seconds: float  # since it ended

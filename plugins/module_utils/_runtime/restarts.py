@@ -123,7 +123,7 @@ def node_of(result: Result) -> str:
 
 
 def failure_of(result: Result) -> str:
-    """Return by what two failures are told apart: no times, addresses or ranks, which differ each time."""
+    """Return the text by which failures are compared, without times, addresses and ranks: they always differ."""
     failure = result["first_failure"]
     if failure is None:
         return ""

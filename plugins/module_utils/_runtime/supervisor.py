@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Iterator
 
-from . import orders, protocol, records
+from . import job_rows, orders, protocol, records
 from .alone import NotAlone
 from .audience import Audience
 from .channel import BEAT_SECONDS, Channel, SupervisorChannel
@@ -39,6 +39,7 @@ from .node_job import NodeJob
 from .open_files import raise_files
 from .planned_nodes import OWN
 from .queue_desk import QueueDesk
+from .queue_messages import JobsRequest
 from .remote_node import (
     ANSWER_SECONDS,
     RemoteNode,
@@ -276,11 +277,11 @@ class Supervisor:
         if refused:
             self.channel.send({"kind": "refused", "reason": refused})
 
-    def on_jobs(self, frame: protocol.JobsRequest) -> None:
+    def on_jobs(self, frame: JobsRequest) -> None:
         """Send the jobs of which this node is the head, those that are over too, until clean.yml removes them."""
         with self.sending_beats(frame):
             home = home_path(frame["home"])
-            waiting: list[records.JobRow] = []
+            waiting: list[job_rows.JobRow] = []
             with contextlib.suppress(OSError):  # somebody keeps the queue: the other jobs are told
                 waiting = waiting_rows(Queue(home), frame["controller"])
             rows = [row_of(job, frame["controller"]) for job in jobs(home)]

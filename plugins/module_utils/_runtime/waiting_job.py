@@ -22,6 +22,7 @@ from .channel import ready
 from .head_job import order_of
 from .job_directory import JobDir, remove
 from .job_queue import LOOK_SECONDS, Queue, Ticket, busy_on_nodes, entry_in, is_over, news_of, owner_of
+from .job_rows import Ahead, JobRow
 from .kept_job import keep, kept_in, take_up
 from .leftovers import PRIVATE
 from .link import ConnectionLost
@@ -30,7 +31,7 @@ from .node_job import private_directory
 from .orders import Order, Staging
 from .planned_nodes import Difference, Head, PlannedNodes
 from .reasons import NotAsPlanned, Reason
-from .records import Ahead, FirstFailure, JobRow, Note, Result
+from .records import FirstFailure, Note, Result
 from .restarting import run_job, text_of
 from .restarts import RETURN_SECONDS
 from .result import write_result

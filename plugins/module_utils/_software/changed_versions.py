@@ -36,7 +36,7 @@ def usable(path: Path, name: str) -> str:
     if receipt is None:
         return ""
     package = receipt.get("package")
-    return name if not package or installed_version(package) == receipt.get("version") else ""
+    return name if not package or installed_version(str(package)) == receipt.get("version") else ""
 
 
 def use(paths: Mapping[str, Path], wanted: Mapping[str, str], home: str, check: bool = False) -> dict[str, str]:

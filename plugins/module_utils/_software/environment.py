@@ -18,7 +18,7 @@ import re
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Sequence, TypedDict
+from typing import Dict, Iterator, Mapping, Sequence, TypedDict
 
 from . import versions
 from .environment_files import RECEIPT, free_mb, nearest_directory
@@ -32,7 +32,7 @@ SOURCE = (
 )
 OLD_KEYS: Mapping[str, str] = {"linked_environment": "beside"}  # of receipts that version 0.4.0 wrote
 LOOKED_AT = 50  # files of each package that are checked
-Receipt = Dict[str, Any]
+Receipt = Dict[str, object]
 
 
 class ProgramLate(TypedDict, total=False):
@@ -357,7 +357,7 @@ def link(request: Request) -> bool:
     return True
 
 
-def look(request: Request) -> dict[str, Any]:
+def look(request: Request) -> dict[str, object]:
     """Return the state of the environment without a change. plugin_utils/_software/answers.py declares the fields."""
     path, here = Path(request.path), as_it_lies(request)
     ready = is_ready(here)

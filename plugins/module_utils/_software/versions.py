@@ -17,7 +17,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Dict, Mapping
 
 from .environment_files import RECEIPT, locked, remove
 
@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}\Z")
 COMMON = ("packages", "index_url", "wheelhouse", "sources", "linked_environment", "lock", "package")
 OWN = ("python", "build_environment")
 LINKED = "torchfleet-linked.pth"  # names the packages of another environment
-Receipt = Dict[str, Any]
+Receipt = Dict[str, object]
 
 
 def store_of(path: Path) -> Path:
@@ -36,27 +36,29 @@ def store_of(path: Path) -> Path:
     return path.parent / STORE / path.name
 
 
-def programs_of(receipt: Mapping[str, Any]) -> list[Any]:
+def programs_of(receipt: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the programs that were built. Of a distribution's package the receipt has their paths by name instead."""
     found = receipt.get("programs")
-    return found if isinstance(found, list) else []
+    return [program for program in found if isinstance(program, dict)] if isinstance(found, list) else []
 
 
-def label_of(receipt: Mapping[str, Any]) -> str:
+def label_of(receipt: Mapping[str, object]) -> str:
     """Return the version that people know, of the first package or program in a receipt."""
     programs = programs_of(receipt) or [{}]
-    pins = [re.search(r"==([^\s;,*]+)", package) for package in receipt.get("packages") or []]
-    found = [pin.group(1) for pin in pins if pin] + [programs[0].get("version") or receipt.get("version") or "made"]
+    packages = receipt.get("packages")
+    pins = [re.search(r"==([^\s;,*]+)", str(package)) for package in (packages if isinstance(packages, list) else [])]
+    found: list[object] = [pin.group(1) for pin in pins if pin]
+    found += [programs[0].get("version") or receipt.get("version") or "made"]
     return re.sub(r"[^A-Za-z0-9.+_-]", "_", str(found[0])).lstrip("._-+")[:60] or "made"
 
 
-def name_of(receipt: Mapping[str, Any], own: bool) -> str:
+def name_of(receipt: Mapping[str, object], own: bool) -> str:
     """Return the name of a version: its label, and a digest of what it is made from.
 
     `own`: whether machines that have another Python have another version.
     """
     keys = (*COMMON, *(OWN if own else ()), *(("version",) if receipt.get("package") else ()))
-    content: dict[str, Any] = {key: receipt.get(key) or None for key in keys}
+    content: dict[str, object] = {key: receipt.get(key) or None for key in keys}
     content["programs"] = [
         [program.get(key) for key in ("name", "version", "sha256")] for program in programs_of(receipt)
     ]

@@ -13,12 +13,13 @@ import shlex
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, NamedTuple
+from typing import Callable, Mapping, NamedTuple, TypedDict, TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 
 from .keys import KeyFailed, read_certificate
 
+Result = TypeVar("Result")
 WORD = "torchfleet"
 MOST_DAYS = 100_000  # ssh-keygen can sign for ever
 AT_ONCE = 16
@@ -35,6 +36,15 @@ RELAY = (
 )
 
 
+class Node(TypedDict):
+    """A node of the mesh. `config`: the path of its ssh configuration."""
+
+    name: str
+    address: str
+    port: int
+    config: str
+
+
 class Attempt(NamedTuple):
     """The result of one login."""
 
@@ -43,7 +53,7 @@ class Attempt(NamedTuple):
     errors: str
 
 
-def prove(by: str, nodes: dict[str, dict[str, Any]], any_to_any: bool) -> list[dict[str, str]]:
+def prove(by: str, nodes: Mapping[str, Node], any_to_any: bool) -> list[dict[str, str]]:
     """Log in to all nodes, and with `any_to_any` from each to all; return the failed logins with their reasons."""
     attempts = {(by, name): came for name, came in log_in_to_all(nodes[by]["config"], list(nodes)).items()}
     if any_to_any:
@@ -67,7 +77,7 @@ def is_good(came: Attempt) -> bool:
     return (came.status, came.output.strip()) == (0, WORD)
 
 
-def each(action: Callable[[str], Any], names: list[str]) -> dict[str, Any]:
+def each(action: Callable[[str], Result], names: list[str]) -> dict[str, Result]:
     """Return the action's result for each name; several run at a time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(names, pool.map(action, names)))
@@ -84,7 +94,7 @@ def log_in_to_all(config: str, names: list[str]) -> dict[str, Attempt]:
     return found
 
 
-def ask(by: str, name: str, nodes: dict[str, dict[str, Any]]) -> dict[str, Attempt]:
+def ask(by: str, name: str, nodes: Mapping[str, Node]) -> dict[str, Attempt]:
     """Let another node log in to all; repeat logins at which sshd hung up.
 
     It begins with the node after itself in the list, so that not all begin with the same one.
@@ -173,8 +183,8 @@ def days_left(config: str) -> int:
     return min(max(0, int(until - time.time())) // 86400, MOST_DAYS)
 
 
-def explain(came: Attempt, by: str, to: dict[str, Any], certificate: str) -> str:
-    """Return in one line why a login failed and how to fix it. `to`: name, address, port."""
+def explain(came: Attempt, by: str, to: Node, certificate: str) -> str:
+    """Return in one line why a login failed and how to fix it."""
     name, place, errors = to["name"], f"{to['address']} port {to['port']}", came.errors
     if came.status == 0:
         return f"its shell prints {came.output[:60]!r} at login, which breaks programs over SSH; silence ~/.bashrc"

@@ -17,7 +17,7 @@ import socket
 import stat
 import subprocess
 import time
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 
@@ -37,10 +37,20 @@ MOST_FILES = 8
 MOST_ADDRESSES = 128  # reported addresses of a node; a node of Kubernetes may have thousands
 
 
-def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
+class Request(TypedDict):
+    """What is asked of a node."""
+
+    name: str
+    cluster: str
+    home: str
+    client: bool  # it logs in to others
+    sshd: str  # system or own
+    fresh: bool  # its keys are replaced
+
+
+def survey(request: Request, make: bool) -> dict[str, object]:
     """Return the facts about this node; with `make` true, missing keys are created.
 
-    `request`: name, cluster, home, client (it logs in to others), sshd (system or own), fresh (rotate the keys).
     Raise KeyFailed if the node cannot take part; the text says why.
     """
     user = pwd.getpwuid(os.getuid())
@@ -78,7 +88,7 @@ def survey(request: dict[str, Any], make: bool) -> dict[str, Any]:
     }
 
 
-def keep_key(path: str, request: dict[str, Any], make: bool) -> tuple[str, bool]:
+def keep_key(path: str, request: Request, make: bool) -> tuple[str, bool]:
     """Return the public key at `path` and whether it was created now. Nodes may share the directory, hence the lock."""
     comment = f"torchfleet {request['cluster']} {request['name']}"
     if not make:

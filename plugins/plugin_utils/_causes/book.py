@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import signal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import yaml
 
@@ -31,6 +31,38 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml has it, in a t
 PLACE = Path(__file__).parent / "entries"
 # The order counts: of two entries that fit the first is taken, so what is more specific comes first.
 SYMPTOMS = ("gpu", "nccl", "machine", "network", "packages", "slurm", "launcher", "program", "ended")
+
+
+class RowLate(TypedDict, total=False):
+    signs: list[str | list[str]]
+    codes: list[str]
+    states: list[str]
+    signals: list[str]  # by name: SIGKILL
+    statuses: list[int]
+    native: bool
+    launcher: bool
+    follows: bool
+    made: str | list[str]
+
+
+class Row(RowLate):
+    """An entry as its file has it."""
+
+    id: str
+    cause: str
+    mend: str
+    source: str
+
+
+class ChapterLate(TypedDict, total=False):
+    launcher: bool  # of all its entries that do not say it themselves
+
+
+class Chapter(ChapterLate):
+    """A file of entries/."""
+
+    symptom: str
+    causes: list[Row]
 
 
 class Entry(NamedTuple):
@@ -60,11 +92,11 @@ def book() -> tuple[Entry, ...]:
 
 def chapter(path: Path) -> list[Entry]:
     """Return the entries of one file."""
-    read = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
+    read: Chapter = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)
     return [entry_of(row, read) for row in read["causes"]]
 
 
-def entry_of(row: dict[str, Any], its: dict[str, Any]) -> Entry:
+def entry_of(row: Row, its: Chapter) -> Entry:
     """Return an entry as its file has it; `its`: that file."""
     signs = tuple((sign,) if isinstance(sign, str) else tuple(sign) for sign in row.get("signs", ()))
     made = row.get("made", ())

@@ -51,7 +51,7 @@ class ExplainedResult(Result):
 
 
 class Found(NamedTuple):
-    """What was recognised, and of whom."""
+    """The entry that was recognised, and the rank that it was recognised at."""
 
     match: Match
     rank: int | None

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe import FASTEST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import Agent
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     BadFrame,
@@ -46,7 +47,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
 )
 
 from .fabric_types import (
-    Agent,
     FirewallFacts,
     Measured,
     NetworkFacts,

@@ -9,7 +9,7 @@ answers.py checks what comes from nodes: it has the form of each field.
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict, final
+from typing import NotRequired, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     Fabric,
@@ -132,14 +132,6 @@ class Published(Fabric, total=False):
 # --- the probe (module fabric_probe) --------------------------------------------------------------------------------
 
 
-class Agent(TypedDict):
-    """Where the agent of a node listens, and its token."""
-
-    port: int
-    token: str
-    last_port: NotRequired[int]
-
-
 class Reached(TypedDict):
     """What a node says of the way to another: `mtu` in bytes, and why it failed."""
 
@@ -173,59 +165,3 @@ class RailMeasured(TypedDict):
     code: str
     mbit: NotRequired[float]
     mtu: NotRequired[int | None]
-
-
-class LinkFields(TypedDict):
-    """What a node does in a round: as the client it measures the link to another. `seconds`: in each direction."""
-
-    network: str
-    round: int
-    seconds: float
-    role: str
-    node: str
-    address: NotRequired[str]
-    port: NotRequired[int]
-    token: NotRequired[str]
-    last_port: NotRequired[int]
-
-
-@final
-class LinkStep(LinkFields):
-    """A step without packets of the full size."""
-
-
-@final
-class FullLinkStep(LinkFields):
-    """A step with packets that no router may split. `mtu`: bytes."""
-
-    nic: str
-    mtu: int
-
-
-class RailTest(TypedDict):
-    """The test of a rail by RDMA, or by TCP over its NIC."""
-
-    rail: str
-    peer: str
-    by: str
-    own: NotRequired[dict[str, str | int | None]]
-    other: NotRequired[dict[str, str | int | None]]
-    nic: NotRequired[str]
-    source: NotRequired[str]
-    address: NotRequired[str]
-    mtu: NotRequired[int]
-
-
-@final
-class RailStep(TypedDict):
-    """What a node does in a round: as the client it tests its rails to another node."""
-
-    round: int
-    seconds: float
-    role: str
-    node: str
-    rails: list[RailTest]
-    address: NotRequired[str]
-    port: NotRequired[int]
-    token: NotRequired[str]
-    last_port: NotRequired[int]

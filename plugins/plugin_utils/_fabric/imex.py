@@ -40,7 +40,7 @@ def imex_nodes(
 
 
 def told(text: str = "", write: bool = False, refusal: str = "", msg: str = "") -> dict[str, object]:
-    """Return what role cuda is told."""
+    """Return the variables for role cuda."""
     return {"text": text, "write": write, "refusal": refusal, "msg": msg}
 
 

@@ -10,7 +10,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .fabric_types import Agent, LinkStep, Measured
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import Agent, LinkStep
+
+from .fabric_types import Measured
 
 Matrix = Mapping[tuple[str, str], float]  # (from, to) -> Mbit/s
 

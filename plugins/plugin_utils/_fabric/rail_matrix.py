@@ -11,10 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import (
+    Agent,
+    FullLinkStep,
+    LinkStep,
+    RailStep,
+    RailTest,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Port as Rail
 
-from .fabric_types import Agent, FullLinkStep, LinkStep, RailMeasured, RailStep, RailTest
+from .fabric_types import RailMeasured
 from .link_matrix import rounds
 from .networks import Ip, NodeNet
 from .publication import rails_in_use

@@ -10,12 +10,13 @@ import ipaddress
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import Agent, LinkStep
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers as fabric_answers
 from .choice import Choice, alone, candidates, choose_fabric, refusal, standing
 from .constraints import Constraints, check_constraints, parse_subnet
-from .fabric_types import Agent, LinkStep, Measured, Published
+from .fabric_types import Measured, Published
 from .firewalls import Blocked, blocked
 from .link_matrix import rates, steps
 from .networks import NodeNet, node_net, some
@@ -80,7 +81,7 @@ def next_step(
 
 
 def connections(nodes: Sequence[NodeNet], constraints: Constraints, listened: Results) -> Plan:
-    """Return whom each node connects to. InputError for what cannot work, before anything is tested."""
+    """Return the nodes that each node connects to in the test. InputError for constraints that cannot be met."""
     rails_of(nodes)
     found, rejections = candidates(nodes, constraints)
     if not found:

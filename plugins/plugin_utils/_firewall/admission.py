@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whom the firewalls of a cluster let in. Pure."""
+"""The addresses that the firewalls of a cluster let in. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Admitted(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """Whom the firewall of each node lets in, and whether that is a network that was chosen. Others let in nobody."""
+    """The addresses that the firewall of each node lets in. `settled`: they are of a network that was chosen."""
 
     admitted: dict[str, Admitted]
     settled: bool
@@ -46,7 +46,7 @@ def admission(
     nccl_gid: str,
     workers: Collection[str] | None = None,
 ) -> Admission:
-    """Return whom to let in. InputError if no network could be chosen. `workers`: who runs ranks; None for all.
+    """Return the addresses that may connect. InputError if no network could be chosen. `workers`: None for all nodes.
 
     Single addresses, one of each node in each network: a node cannot have the others let in a whole network. Before the
     choice, all networks have to be open that role fabric is going to test.

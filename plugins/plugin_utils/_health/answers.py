@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import prerequisites
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     Check,
     flag,
@@ -52,7 +52,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
     those,
 )
 
-Json = Any
+from .facts_types import Facts
 
 PLACE: Mapping[str, Check] = {
     "near": short(4096),
@@ -195,28 +195,30 @@ USUAL = exact(
 )
 
 
-def facts_of(node: str, value: Json) -> dict[str, Json]:
+def facts_of(node: str, value: object) -> Facts:
     """Return the facts of a node (module node_facts)."""
-    return dict(take(node, "facts", FACTS, value))
+    found: Facts = take(node, "facts", FACTS, value)
+    return found
 
 
-def usual_facts_of(node: str, value: Json) -> dict[str, Json]:
+def usual_facts_of(node: str, value: object) -> dict[str, object]:
     """Return the part of Ansible's own facts that a node reports. No other name becomes a variable of the host."""
     return dict(take(node, "ansible_facts", USUAL, value))
 
 
-def accelerators_of(node: str, value: Json) -> dict[str, Json]:
+def accelerators_of(node: str, value: object) -> Accelerators:
     """Return the GPUs of a node (module accelerator_facts)."""
-    return dict(take(node, "accelerators", ACCELERATORS, value))
+    found: Accelerators = take(node, "accelerators", ACCELERATORS, value)
+    return found
 
 
-def seat_of(node: str, value: Json) -> Seat:
+def seat_of(node: str, value: object) -> Seat:
     """Return the facts of a node that a host file needs."""
     found: Seat = take(node, "seat", SEAT, value)
     return found
 
 
-def failures_of(node: str, value: Json, nodes: Collection[str]) -> list[dict[str, Json]]:
+def failures_of(node: str, value: object, nodes: Collection[str]) -> list[dict[str, str]]:
     """Return the failed logins that the head reports."""
     row = exact({"from": one_of(*nodes), "to": one_of(*nodes), "why": short(500)})
     return list(take(node, "logins", listed(row, 100_000), value or []))

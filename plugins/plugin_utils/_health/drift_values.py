@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import NetworkFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
 
+from .facts_types import Facts
 
-def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
+
+def versions_of(facts: Facts, wrapper: str) -> dict[str, str]:
     """Return the compared properties of a node, from its facts. `wrapper` is the digest of the controller's code."""
-    system, laid = facts["system"], facts["wrappers"]
+    system, laid, seat = facts["system"], facts["wrappers"], facts.get("seat")
     return {
         "arch": system["arch"],
         "os": f"{system['os']} {system['os_version']}".strip(),
@@ -28,7 +30,7 @@ def versions_of(facts: Mapping[str, Any], wrapper: str) -> dict[str, str]:
         "nvlink_domain": facts["accelerators"].get("nvlink_domain", ""),
         "vbios": ", ".join(sorted({row["vbios"] for row in facts["gpu_health"]["nvidia"]})),
         "next_kernel": facts["gpu_health"]["next_kernel"]["release"],
-        **of_networks(facts.get("networks"), (facts.get("seat") or {}).get("fabric")),
+        **of_networks(facts.get("networks"), seat["fabric"] if seat else None),
         "memory": memory_text(facts["memory"]["total"]),
         "wrapper": wrapper if wrapper in laid else (laid[-1] if laid else ""),
         **facts["versions"],
@@ -67,7 +69,7 @@ def mtu_text(networks: NetworkFacts | None, fabric: Fabric | None) -> str:
     return f"{own}{more}" if own else ""
 
 
-def gpus_text(accelerators: Mapping[str, Any]) -> str:
+def gpus_text(accelerators: Accelerators) -> str:
     """Return "8 x NVIDIA H100 80GB HBM3" of the GPUs that programs can open; empty where there is none."""
     counts = {vendor: count for vendor, count in accelerators["usable"].items() if count}
     models = {

@@ -7,16 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import USABLE, VENDORS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, can, vendors
 
+from .facts_types import Facts
 from .findings import Finding, Rule, found
+from .run_results import Run
 from .trial import ALL_REDUCE, engine_of
-
-Json = Any
 
 RULES: Mapping[str, Rule] = {
     "TF-VERIFY-GPUS": Rule(
@@ -31,7 +30,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def gpu_proof_findings(
-    facts: Mapping[str, Json], runs: Sequence[Mapping[str, Json]], expected: Mapping[str, int | None]
+    facts: Mapping[str, Facts], runs: Sequence[Run], expected: Mapping[str, int | None]
 ) -> Iterator[Finding]:
     """Yield the finding that GPUs of these workers were not proven. `expected`: torchfleet_gpus of the inventory."""
     meant = {name: fact for name, fact in facts.items() if expected.get(name) != 0}
@@ -41,13 +40,13 @@ def gpu_proof_findings(
         yield found(RULES, "TF-VERIFY-GPUS", there, why_not(facts, meant))
 
 
-def gpus_of(fact: Json) -> int:
+def gpus_of(fact: Facts) -> int:
     """Return how many GPUs a node has: those that programs can open, else those on the PCI bus that jobs could use."""
     here = fact["accelerators"]
     return sum(here["usable"].values()) or sum(gpu["vendor"] in USABLE for gpu in here["gpus"])
 
 
-def why_not(facts: Mapping[str, Json], meant: Mapping[str, Json]) -> str:
+def why_not(facts: Mapping[str, Facts], meant: Mapping[str, Facts]) -> str:
     """Return why no all-reduce ran on GPUs. `meant`: the workers whose GPUs are to be used."""
     engines = {name: engine_of(fact) for name, fact in facts.items()}
     closed = [name for name in meant if gpus_of(meant[name]) and not any(engines[name]["accelerators"].values())]

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.nvlink import NvlinkFabric
+
+from .facts_types import GpuFacts
 from .findings import Finding, Rule, found
 
-Json = Any
 # Errors after which a GPU computes wrongly or not at all until it is reset or replaced (NVIDIA, "XID Errors").
 FATAL_XIDS = {
     48: "double bit ECC error",
@@ -77,7 +78,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def gpu_findings(node: str, facts: Mapping[str, Json], expected: int | None) -> Iterator[Finding]:
+def gpu_findings(node: str, facts: GpuFacts, expected: int | None) -> Iterator[Finding]:
     """Yield the findings about the GPUs of a worker. `expected`: torchfleet_gpus of the inventory, if it is set."""
     gpus, usable = facts["accelerators"]["gpus"], facts["accelerators"]["usable"]
     there = sum(usable.values())
@@ -90,7 +91,7 @@ def gpu_findings(node: str, facts: Mapping[str, Json], expected: int | None) -> 
     yield from health_findings(node, facts)
 
 
-def nvlink_findings(node: str, rows: Sequence[Mapping[str, Json]]) -> Iterator[Finding]:
+def nvlink_findings(node: str, rows: Sequence[NvlinkFabric]) -> Iterator[Finding]:
     """Yield the findings about the NVLink fabric of GPUs that have registered with it."""
     for row in rows:
         if row["state"] == "Completed" and row["status"] not in ("", "Success"):
@@ -103,7 +104,7 @@ def nvlink_findings(node: str, rows: Sequence[Mapping[str, Json]]) -> Iterator[F
         yield found(RULES, "TF-GPU-CLIQUE", [node], told)
 
 
-def health_findings(node: str, facts: Mapping[str, Json]) -> Iterator[Finding]:
+def health_findings(node: str, facts: GpuFacts) -> Iterator[Finding]:
     """Yield the findings about GPUs that are there and not sound."""
     health = facts["gpu_health"]
     for row in health["nvidia"]:

@@ -13,9 +13,10 @@ from dataclasses import replace
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.prerequisites import MANAGERS
 
+from .facts_types import Facts
 from .findings import Finding, found
 from .preflight_rules import RULES
-from .preflight_types import Case, Facts, commands_for
+from .preflight_types import Case, commands_for
 
 SHARED_FILE_SYSTEMS = ("nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p")
 COMPILER_MENDED = (

@@ -157,7 +157,7 @@ def own_name(case: Case) -> Iterator[Finding]:
     if case.count > 1 and not addresses:
         seen = "the lookup timed out" if addresses is None else "no address"
         yield case.found("TF-HOSTNAME-UNRESOLVED", f"{name}: {seen}", hostname=name)
-    elif case.count > 1 and any(is_loopback(address) for address in addresses):
+    elif case.count > 1 and addresses and any(is_loopback(address) for address in addresses):
         yield case.found("TF-HOSTNAME-LOOPBACK", f"{name} is {', '.join(addresses)}", hostname=name)
 
 

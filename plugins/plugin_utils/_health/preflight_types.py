@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 
 from .clock import Clock
+from .facts_types import Facts
 from .findings import Finding, found
 from .preflight_rules import RULES
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,11 @@ class Answer:
     problem: str = ""
     failure: str = ""
     timed_out: int = 0
+
+    @property
+    def known(self) -> Facts:
+        """Return the facts, or an empty object: each user has made sure that the node answered, or needs none."""
+        return self.facts or cast(Facts, {})
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def judge_rail_links(
 
 
 def faults(failed: Sequence[tuple[str, RailMeasured]], rows: Sequence[tuple[str, RailMeasured]]) -> Iterator[Finding]:
-    """Yield the rails that fail. One that fails with every other node is told once, not with each of them."""
+    """Yield the rails that fail. One that fails with every other node is reported once, not for each of them."""
     told: set[tuple[str, str, str, str]] = set()
     of_rail: dict[tuple[str, str], list[RailMeasured]] = {}
     for name, row in rows:

@@ -64,7 +64,7 @@ def speeds_of(runs: Sequence[Run]) -> list[Speed]:
 
 
 def speed_of(run: Run) -> Speed | None:
-    """Return the figures of one run (launcher, backend, run_dir), or None if it told none."""
+    """Return the figures of one run (launcher, backend, run_dir), or None if it reported none."""
     directory = Path(run["run_dir"])
     try:
         result = json.loads(head_of(directory / "result.json", RESULT_BYTES))

@@ -10,21 +10,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import (
     Agent,
     FullLinkStep,
     LinkStep,
-    Published,
-    RailStep,
+    Step,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import Published
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Engine, joins_gpus
 
-from .preflight_types import Answer, Facts
-
-Step = LinkStep | FullLinkStep | RailStep
+from .facts_types import Facts
+from .preflight_types import Answer
 
 SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
 # Launcher, and the version that proves that it is installed.
@@ -207,8 +206,8 @@ def can_try(backend: str, facts: Sequence[Facts], launcher: str) -> bool:
 
 def versions_on(answers: Mapping[str, Answer], name: str) -> Mapping[str, str]:
     """Return the versions on a node; none where it did not answer."""
-    versions: Mapping[str, str] = (answers[name].facts or {}).get("versions", {})
-    return versions
+    facts = answers[name].facts
+    return facts["versions"] if facts else {}
 
 
 def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:

@@ -236,7 +236,7 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
             name = "TF-VERIFY-BURN-IN" if run["workload"] == BURN_IN else "TF-VERIFY-RUN"
             yield found(RULES, name, [], seen, launcher=run["launcher"], backend=run["backend"])
     if outcome.runs:
-        told = {name: outcome.answers[name].facts for name in outcome.workers if outcome.answers[name].facts}
+        told = {name: facts for name in outcome.workers if (facts := outcome.answers[name].facts)}
         yield from gpu_proof_findings(told, outcome.runs, outcome.gpus)
     yield from judge_speed(outcome.speeds, outcome.network, outcome.floor, outcome.baseline)
 

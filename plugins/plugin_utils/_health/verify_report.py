@@ -75,7 +75,7 @@ def of(run: Run) -> tuple[str, str]:
 
 
 def speed_in(outcome: Outcome, run: Run) -> Speed | None:
-    """Return the figures of a run, if it is an all-reduce that told them."""
+    """Return the figures of a run, if it is an all-reduce that reported them."""
     found = [speed for speed in outcome.speeds if (speed.launcher, speed.backend) == of(run)]
     return found[0] if found and run["workload"] == ALL_REDUCE else None
 

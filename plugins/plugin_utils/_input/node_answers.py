@@ -14,14 +14,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+    DEPTH,
     BadFrame,
     like,
     listed,
     path,
-    plain,
+    plain_fields,
     printable,
     whole,
     words,
@@ -30,8 +31,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_f
 
 from .errors import InputError
 
-Json = Any
-Check = Callable[[Json], Json]
+Check = Callable[[object], object]
+Value = TypeVar("Value")
+Shape = TypeVar("Shape")  # a TypedDict
 SURE = "is it still the machine that you set up?"
 FILE = 1 << 20  # characters of a small file
 
@@ -44,7 +46,7 @@ class Misfit(BadFrame):
         self.where = where
 
 
-def take(node: str, what: str, check: Check, value: Json) -> Json:
+def take(node: str, what: str, check: Callable[[object], Value], value: object) -> Value:
     """Return a node's checked answer. Raise InputError, which names the node, for the first invalid field."""
     try:
         return check(value)
@@ -57,19 +59,22 @@ def take(node: str, what: str, check: Check, value: Json) -> Json:
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 
-def exact(fields: Mapping[str, Check], optional_ones: Mapping[str, Check] | None = None) -> Check:
-    """Return a check of an object with these fields, and any of `optional_ones`; other fields are left out."""
+def exact(fields: Mapping[str, Check], optional_ones: Mapping[str, Check] | None = None) -> Callable[[object], Shape]:
+    """Return a check of an object with these fields, and any of `optional_ones`; other fields are left out.
 
-    def check(value: Json) -> dict[str, Json]:
+    Its type is what the caller declares: these are the fields of that.
+    """
+
+    def check(value: object) -> dict[str, object]:
         if not isinstance(value, Mapping):
             raise BadFrame("an object was expected")
         more = {name: field for name, field in (optional_ones or {}).items() if name in value}
         return {name: at(name, field, value.get(name)) for name, field in {**fields, **more}.items()}
 
-    return check
+    return cast(Callable[[object], Shape], check)
 
 
-def at(name: str, check: Check, value: Json) -> Json:
+def at(name: str, check: Check, value: object) -> object:
     """Return a checked field. Raise Misfit, which names the field."""
     try:
         return check(value)
@@ -86,7 +91,7 @@ def short(most: int = 200) -> Callable[[object], str]:
 def or_nothing(check: Check) -> Check:
     """Return a check that replaces an invalid value by an empty text, for settings that users write by hand."""
 
-    def fitting(value: Json) -> Json:
+    def fitting(value: object) -> object:
         try:
             return check(value)
         except (BadFrame, ValueError):
@@ -95,7 +100,7 @@ def or_nothing(check: Check) -> Check:
     return fitting
 
 
-def text_file(value: Json) -> str:
+def text_file(value: object) -> str:
     """Return the text of a file unchanged: it is compared, and parsed by its users."""
     if not isinstance(value, str) or len(value) > FILE:
         raise BadFrame("the text of a small file was expected")
@@ -107,11 +112,11 @@ def empty_or(check: Check) -> Check:
     return lambda value: "" if value in ("", None) else check(value)
 
 
-def those(check: Check, most: int) -> Check:
+def those(check: Callable[[object], Value], most: int) -> Callable[[object], list[Value]]:
     """Return a check of a list that leaves out invalid items: a node may have NICs with odd names."""
 
-    def fitting(value: Json) -> list[Json]:
-        found = []
+    def fitting(value: object) -> list[Value]:
+        found: list[Value] = []
         for item in listed(lambda each: each, most)(value):
             try:
                 found.append(check(item))
@@ -122,14 +127,14 @@ def those(check: Check, most: int) -> Check:
     return fitting
 
 
-def ip(value: Json) -> str:
+def ip(value: object) -> str:
     """Return an address of a NIC, which may be loopback or link-local."""
     if not isinstance(value, str) or len(value) > 45 or "%" in value:
         raise BadFrame("an IP address was expected")
     return str(ipaddress.ip_address(value))
 
 
-def rooted(value: Json) -> str:
+def rooted(value: object) -> str:
     """Return an absolute path without characters that are special in a shell or in another program's file."""
     found = path(value)
     if not re.fullmatch(r"/[\w .,:;@%+=~()\[\]{}#&/-]*", found) or ".." in found.split("/"):
@@ -137,7 +142,7 @@ def rooted(value: Json) -> str:
     return found
 
 
-def port_range(value: Json) -> list[int]:
+def port_range(value: object) -> list[int]:
     """Return the first and last port of outgoing connections; an empty list if the node does not know them."""
     found: list[int] = listed(whole(0, 65535), 2)(value)
     if len(found) == 1:
@@ -145,7 +150,7 @@ def port_range(value: Json) -> list[int]:
     return found
 
 
-def each_once(check: Check, most: int) -> Check:
+def each_once(check: Callable[[object], Value], most: int) -> Callable[[object], list[Value]]:
     """Return a check of a list that removes duplicates."""
     every = listed(check, most)
     return lambda value: list(dict.fromkeys(every(value)))
@@ -173,10 +178,10 @@ OBEYED = ("ansible_facts", "add_host", "add_group", "warnings", "deprecations", 
 SHOWN = ("msg", "module_stdout", "module_stderr", "stdout", "stderr")  # of a task that failed
 
 
-def module_answer(node: str, value: Mapping[str, Json]) -> dict[str, Json]:
+def module_answer(node: str, value: Mapping[str, object]) -> dict[str, object]:
     """Return the answer of one of our modules on a node: bounded, printable, without keys that Ansible acts on."""
     kept = {name: content for name, content in value.items() if name not in OBEYED and not name.startswith("_ansible")}
-    found: dict[str, Json] = take(node, "module", lambda text: plain(text, text=printable_lines), kept)
+    found = take(node, "module", lambda _value: plain_fields(kept, DEPTH, printable_lines), kept)
     return {**found, **{name: line(str(found[name])) for name in SHOWN if name in found}}
 
 

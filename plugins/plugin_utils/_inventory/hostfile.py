@@ -63,7 +63,7 @@ def entries_of(cluster: Cluster, facts: Mapping[str, Facts]) -> list[tuple[str, 
 
 
 def unknown_nodes(cluster: Cluster, facts: Mapping[str, Facts]) -> str:
-    """Return which nodes told nothing, and what to do about it; empty if all did."""
+    """Return a line with the nodes that reported nothing, and what to do; empty if all reported."""
     names = dict.fromkeys(node.name for node in (*cluster.workers, cluster.head))
     missing = [name for name in names if name not in facts]
     if not missing:

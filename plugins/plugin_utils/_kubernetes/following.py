@@ -97,7 +97,7 @@ class Following:
         self.unanswered = 0.0  # since when the API gives no answer
 
     def run(self, reason_to_stop: Callable[[], Reason | None], insisted: Callable[[], bool]) -> None:
-        """Follow the job until every pod has told its end or is gone. KubeError if the API is lost."""
+        """Follow the job until every pod has reported its end or is gone. KubeError if the API is lost."""
         next_look = 0.0
         try:
             while not self.over():
@@ -270,7 +270,7 @@ class Following:
 
     @property
     def reports(self) -> Mapping[str, NodeReport]:
-        """Return what the pods told at their ends, by host."""
+        """Return the final reports of the pods, by host."""
         return {host: seat.report for host, seat in self.seats.items() if seat.report}
 
 

@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended, kept_out
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 
+from .connection import ASK_SECONDS
 from .request import Request
 from .run_directory import write_private
 
@@ -82,3 +85,12 @@ def id_of(first: str, restarts: int) -> str:
 def note_attempts(run_dir: Path, ended: Sequence[Ended]) -> None:
     """Write the list of all attempts so far into a run directory. OSError."""
     write_private(run_dir / ATTEMPTS, json.dumps({"attempts": list(ended)}, indent=2) + "\n")
+
+
+def rest(seconds: float) -> None:
+    """Let some seconds pass between two attempts. Stopped if the user stops it."""
+    until = time.monotonic() + seconds
+    with StopWatch() as stop:
+        while time.monotonic() < until:
+            stop.check()
+            time.sleep(min(ASK_SECONDS, max(0.0, until - time.monotonic())))

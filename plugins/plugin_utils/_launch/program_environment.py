@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.program_environment import PROGRAMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
@@ -156,43 +155,6 @@ def search_path(fact: NodeFacts) -> str:
     """Return where the ranks of a node look for programs first: in their environment, then beside the proven torch."""
     places = [ranks_python(fact).rpartition("/")[0], fact["python"].rpartition("/")[0]]
     return os.pathsep.join(dict.fromkeys(filter(None, places)))
-
-
-def to_make(
-    wanted: ProgramEnvironment, facts: Mapping[str, NodeFacts], names: Sequence[str], into: Path
-) -> dict[str, object]:
-    """Return what the tasks that make it are told: see RETURN of module launch. `into`: a private directory."""
-    asked = wanted.requirements.packages
-    lock = into / f"torchfleet-{wanted.name}.txt" if wanted.requirements.locked else None
-    if lock:
-        rows = [" ".join([each.text, *(f"--hash={digest}" for digest in each.hashes)]) for each in asked]
-        lock.write_text("\n".join([*rows, ""]), encoding="utf-8")
-    # A package for some machines alone comes by the lock; named here, each machine would have to have it.
-    plain = [each.text for each in asked if not (lock and ";" in each.text)]
-    return {
-        "file": wanted.requirements.file,
-        "packages": plain or [each.text for each in asked],
-        "lock": str(lock or ""),
-        "index_url": wanted.requirements.index_url,
-        "torch_packages": list(wanted.compiled_for_torch),
-        "wheelhouse": wanted.wheelhouse,
-        "wheelhouse_fill": wanted.fill,
-        "keep": wanted.keep,
-        "nodes": {name: node_part(facts[name]) for name in names},
-    }
-
-
-def node_part(fact: NodeFacts) -> dict[str, str]:
-    """Return a node's part of that."""
-    torch = fact["torch"]["version"] if fact["torch"] else ""
-    return {
-        "path": fact["program"]["path"] if fact["program"] else "",
-        "home": fact["home"],
-        "python": fact["python"],
-        "linked": os.path.dirname(os.path.dirname(fact["python"])),
-        "torch": torch,
-        "build": torch.partition("+")[2],
-    }
 
 
 def explained(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> list[str]:

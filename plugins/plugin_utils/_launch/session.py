@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import Fetch, File
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_rows import JobRow, WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
     FromHead,
@@ -30,12 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
     end as end_message,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
-    AnyFacts,
-    JobRow,
-    Result,
-    WaitingRun,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import busy_on_nodes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import EnterQueue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue_messages import EnterQueue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -38,7 +38,7 @@ class Turn:
         self.told = ""
 
     def would_wait(self, plan: LaunchPlan) -> str:
-        """Return a line that says whether the job would wait, and for whom. It enters no queue."""
+        """Return a line that says whether the job would wait, and for which job. The job does not enter the queue."""
         frame = self.session.ask(self.entry(plan, look=True))
         if frame["kind"] != "queued":
             raise self.refusal(plan, frame["reason"] if frame["kind"] == "refused" else "it did not answer")

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Queued, Restarted, Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue_messages import Queued, Restarted
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     Leftover,
     Metric,

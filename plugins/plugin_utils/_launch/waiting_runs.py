@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Runs that are over and wait on the head: which come home, which are dropped, and which are somebody else's."""
+"""Runs that are over and wait on the head: which are fetched, dropped, or left to other controllers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import WaitingRun
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_rows import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .run_directory import fetched_run, noted_run
@@ -37,7 +37,7 @@ def check_given(given: Given) -> None:
 
 
 def fate(run: WaitingRun, given: Given) -> str:
-    """Return what becomes of a run that waits: own ones come home, and so does the one that is named."""
+    """Return what is done with a run that waits: one of this controller is fetched, and so is the one that is named."""
     named = run["job_id"] == given["job_id"]
     old = given["drop_after"] is not None and run["seconds"] >= given["drop_after"] * DAY
     if given["drop_run"] if named else old and not run["own"]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.inventory import (
     PYTHON,
@@ -30,13 +31,22 @@ ANSWER = exact({"port": whole(1, 65535), "user": USER, "python": INTERPRETER, "h
 LOOPBACK = "127.0.0.1"
 
 
+class Answer(TypedDict):
+    """What module node_container answers of a node."""
+
+    port: int
+    user: str
+    python: str
+    host_keys: list[str]
+
+
 def member_of(name: str, machine: Mapping[str, object], answer: Mapping[str, object]) -> tuple[Member, list[str]]:
     """Return how a node container is reached, and its host keys.
 
     `machine`: the variables of its machine; `answer`: that of module node_container. Raise InputError for an answer
     that the module never gives, and for a machine whose address cannot stand in an inventory.
     """
-    told = take(name, "node", ANSWER, answer)
+    told: Answer = take(name, "node", ANSWER, answer)
     if not told["host_keys"]:
         raise InputError(f"answer of {name}", "no host key", "the node cannot be pinned: run the playbook again")
     address = address_of(name, machine)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import SECONDS_MOST
@@ -92,7 +92,29 @@ def look(run_dir: Path, name: str, missing: list[str]) -> Fields:
         return Fields(None)
 
 
-def planned(plan: Fields, result: Fields) -> dict[str, Any]:
+class Planned(TypedDict):
+    """Fields of Run that the plan tells."""
+
+    command: tuple[Reason, ...]
+    variables: dict[str, tuple[Reason, ...]]
+    program: tuple[str, ...]
+    code: str
+    data: str
+    packages: tuple[str, ...]
+    job_timeout: float | None
+    warnings: tuple[str, ...]
+
+
+class StartedWith(TypedDict):
+    """Fields of Run about what started the ranks, and joins them."""
+
+    launcher: str
+    launcher_version: str
+    backend: str
+    backend_reason: str
+
+
+def planned(plan: Fields, result: Fields) -> Planned:
     """Return what of a run only its plan tells, and the bare command of the result where there is no plan."""
     program = plan.of("program")
     what = program.text("script") or program.text("module")
@@ -113,7 +135,7 @@ def planned(plan: Fields, result: Fields) -> dict[str, Any]:
     }
 
 
-def started_with(plan: Fields, result: Fields) -> dict[str, Any]:
+def started_with(plan: Fields, result: Fields) -> StartedWith:
     """Return launcher and backend: those of the result, else those of the plan."""
     launcher = result.of("launcher")
     return {

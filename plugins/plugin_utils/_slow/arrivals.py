@@ -127,7 +127,7 @@ def read_clocks(run_dir: Path, hosts: set[str], head: str) -> dict[str, Clock]:
 
 
 def clock_of(rows: object) -> Clock | None:
-    """Return a clock from its two measurements. It is as uncertain as they are, and as it went astray in between."""
+    """Return a clock from its two measurements. Its uncertainty is theirs, plus its drift in between."""
     if not isinstance(rows, list) or len(rows) != 2:
         return None
     numbers = [value for row in rows if isinstance(row, list) for value in row]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     flag,
@@ -30,12 +29,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
     take,
 )
 
-Json = Any
-
 PLACE = like(re.compile(r"[^\x00-\x1f\x7f]{1,1000}\Z"), "a path")
 VERSION = like(versions.NAME, "the name of a version")
 RECEIPT = optional(mapped(short(), plain, 100))
-ANSWERS: Mapping[str, Callable[[Json], Json]] = {
+ANSWERS: Mapping[str, Callable[[object], dict[str, object]]] = {
     "look": exact(
         {
             "refusals": listed(short(2000), 32),
@@ -65,16 +62,16 @@ SEEN = exact(
 )
 
 
-def versions_seen(node: str, parts: Iterable[str], value: Json) -> dict[str, dict[str, str]]:
+def versions_seen(node: str, parts: Iterable[str], value: object) -> dict[str, dict[str, str]]:
     """Return what module environment_version saw on a node, by part."""
     return dict(take(node, "look", exact(dict.fromkeys(parts, SEEN)), value))
 
 
-def versions_before(node: str, parts: Iterable[str], value: Json) -> dict[str, str]:
+def versions_before(node: str, parts: Iterable[str], value: object) -> dict[str, str]:
     """Return which versions were in use on a node before module environment_version changed them, by part."""
     return dict(take(node, "use", exact({}, dict.fromkeys(parts, empty_or(VERSION))), value))
 
 
-def environment_answer(node: str, state: str, value: Json) -> dict[str, Json]:
+def environment_answer(node: str, state: str, value: object) -> dict[str, object]:
     """Return what module python_environment answered on a node with a state, look or send."""
     return dict(take(node, state, ANSWERS[state], value))

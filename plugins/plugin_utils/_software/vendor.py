@@ -7,11 +7,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
-    Check,
     flag,
     like,
     listed,
@@ -30,10 +29,11 @@ HEADERS = like(
 
 def answer_of(node: str, request: Mapping[str, object], value: object) -> dict[str, object]:
     """Return what module vendor_packages answered to a request. InputError, which names the node, if it cannot be."""
-    return dict(take(node, "packages", form_of(request), value))
+    found: dict[str, object] = take(node, "packages", form_of(request), value)
+    return found
 
 
-def form_of(request: Mapping[str, Any]) -> Check:
+def form_of(request: Mapping[str, Any]) -> Callable[[object], dict[str, object]]:
     """Return the check of an answer to a request."""
     same = request["same_version"]
     named = one_of(*request["first"], *request["packages"], *same, *same.values())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import shared
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.apply import digest
@@ -45,7 +44,7 @@ PENALTIES = (9, 8)  # the first OpenSSH that blocks addresses after failed login
 
 STAGED = (".next", ".next.pub")  # a new key until it is activated
 
-Json = dict[str, Any]
+Json = dict[str, object]
 
 
 # --- the side that logs in ------------------------------------------------------------------------------------------
