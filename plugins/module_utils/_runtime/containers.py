@@ -37,6 +37,7 @@ START_SECONDS = 120.0  # for an image to start and to be looked at: importing to
 END_SECONDS = 20.0  # for an engine to end a container
 ANSWER_BYTES = 1 << 20  # of what an engine or an image says, the last are kept
 SAID_MOST = 64 << 20  # bytes; then it is ended
+HINT = re.compile(r"See '.*--help'")  # what Docker and Podman say after an error
 NAMED_ERROR = re.compile(r"error:|^(error|fatal)\b", re.IGNORECASE)  # as engines begin what went wrong
 LOOK_NAME = re.compile(r"torchfleet-look-([0-9]{1,10})\.")  # of a container, with the pid of who looks
 NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
@@ -311,7 +312,7 @@ def end_group(pid: int) -> None:
 
 def error_line(text: str) -> str:
     """Return the first line in which a program names an error, else its last one, for people."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not HINT.match(line)]
     named = [line for line in lines if NAMED_ERROR.search(line)]
     return [*named[:1], *lines[-1:], "it said nothing"][0][:300]
 
