@@ -537,6 +537,7 @@ def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path) -> None:
             "WARNING: skipping mount of /no\nFATAL:   mount source /no doesn't exist\n",
             "FATAL:   mount source /no doesn't exist",
         ),
+        ("unknown flag: --x\nSee 'docker run --help'.\n", "unknown flag: --x"),
         ("Traceback\n  File\nImportError: no\n", "ImportError: no"),
         ("one\ntwo\n\n", "two"),
         ("", "it said nothing"),
