@@ -25,6 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import (
     is_fetched,
+    noted_limits,
     room_for,
     unwritable_message,
     written_alone,
@@ -91,7 +92,7 @@ class ActionModule(Action):
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with written_alone(run_dir), Session(self.head, self.ssh) as session:
                     limit = min(self.limit, room_for(run_dir))
-                    home = within_room(run_dir, placement)
+                    home = within_room(run_dir, placement, noted_limits(run_dir))
                     missing = session.fetch(run["job_id"], run_dir, placement, limit, artifacts=home)
                     for line in home.said:
                         display.display(line)

@@ -26,7 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     ssh_words,
     to_plain,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import within_room
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import as_asked_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import (
     CollectWatch,
     fetch_running,
@@ -49,6 +49,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
     COLLECTS_NOTHING,
     is_fetched,
     noted_every,
+    noted_limits,
     noted_run,
     unwritable_message,
     written_alone,
@@ -145,7 +146,7 @@ class ActionModule(Action):
                     "run_dir": str(run_dir),
                     "msg": f"job {job_id} is over, and its files are here",
                 }
-            home, missing = fetch_running(session, job_id, run_dir, placement, self.limit)
+            home, missing = fetch_running(session, job_id, run_dir, placement, self.limit, noted_limits(run_dir))
         if not home.reports and not missing:
             raise InputError("job_id", job_id, COLLECTS_NOTHING)
         for line in home.said:
@@ -207,7 +208,7 @@ class ActionModule(Action):
             def connect() -> Session:
                 return Session(self.head, self.ssh)
 
-            watch = CollectWatch(job_id, run_dir, placement, (self.limit, None), every, connect, say)
+            watch = CollectWatch(job_id, run_dir, placement, (self.limit, noted_limits(run_dir)), every, connect, say)
             if runs:
                 watch.begin_at_once()
             return watch
@@ -223,7 +224,7 @@ class ActionModule(Action):
         with written_alone(run_dir, stop.insisted):
             if is_fetched(run_dir):  # train.yml, which started it, may have followed it as well
                 return str(run_dir), []
-            home = within_room(run_dir, placement)
+            home = as_asked_for(run_dir, placement)
             missing = session.fetch(job_id, run_dir, placement, self.limit, stop.insisted, artifacts=home)
         self.said = home.said
         return str(run_dir), missing

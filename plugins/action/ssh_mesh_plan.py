@@ -19,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import files, refusals
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.authority import Authority
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.certified_names import could_pose, with_issued
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import (
     Member,
     Refused,
@@ -67,7 +68,8 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
     request = check_request(given, names)
     authority = Authority(given["directory"], given["cluster"], dry_run, given["inventory"])
     with authority.held(make=given["state"] == "present"):
-        before, revoked, shut_out = authority.stored()
+        before, revoked, shut_out, certified = authority.stored()
+        certified = {} if given["rotate"] else certified
         mesh = mesh_of(request, fresh, before, names)
         if given["state"] == "absent":
             authority.forget([member.name for member in fresh])
@@ -84,10 +86,12 @@ def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry
         names_out = {revoked[key] for key in shut_out if key in revoked} - before.keys()
         refuse(refusals.shut_out(mesh, shut_out, names_out, given["accept_changed"]))
         refuse(refusals.refusals(mesh, before, revoked, given["accept_changed"], time.time()))
+        refuse(could_pose(mesh, certified))
         revoked = revoked_keys(revoked, before, mesh.members)
         mesh = authority.sign_for(replace(mesh, revoked=tuple(revoked)), given["rotate"])
         issued = authority.issue(mesh)
-        authority.remember(mesh.members, revoked, shut_out_keys(shut_out, revoked, given["shut_out"]))
+        shut_out = shut_out_keys(shut_out, revoked, given["shut_out"])
+        authority.remember(mesh.members, revoked, shut_out, with_issued(certified, mesh, issued))
     nodes = {member.name: files.node_work(mesh, member, issued) for member in fresh}
     proof, findings = files.proof(mesh), refusals.findings(mesh, fresh)
     open_ = [name for name, work in nodes.items() if work["steps"]]

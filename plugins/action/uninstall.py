@@ -55,5 +55,5 @@ def told_of(found: Result, check: bool) -> Result:
     """Return the result of the task, with a sentence."""
     verb = "would remove" if check else "removed"
     parts = [f"{verb}: {', '.join(found['removed'])}"] if found["removed"] else []
-    parts += [f"kept, because other packages need them: {', '.join(found['kept'])}"] if found["kept"] else []
+    parts += [f"kept, because other packages or roles need them: {', '.join(found['kept'])}"] if found["kept"] else []
     return {"changed": found["changed"], "removed": found["removed"], "kept": found["kept"], "msg": "; ".join(parts)}

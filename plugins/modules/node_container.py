@@ -182,6 +182,11 @@ image:
   returned: success, with O(state=built)
   type: str
   sample: localhost/torchfleet-worker:cpu
+code:
+  description: C(engine_failed), if the task fails because an engine did not tell what it has.
+  returned: failure
+  type: str
+  sample: engine_failed
 msg:
   description: The outcome as a sentence.
   returned: always
@@ -224,7 +229,8 @@ def main() -> None:
     try:
         done = VERBS[module.params["state"]](module.params, module.check_mode)
     except (ValueError, OSError, EngineFailed, NoDevice, PodmanError) as error:
-        module.fail_json(msg=str(error))
+        code = getattr(error, "code", None)
+        module.fail_json(msg=str(error), **({"code": str(code)} if code else {}))
     module.exit_json(**done)
 
 

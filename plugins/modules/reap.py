@@ -66,6 +66,25 @@ containers:
   type: list
   elements: str
   version_added: 0.5.0
+unseen:
+  description:
+    - Container engines that jobs used on the node and that did not list their containers, so some of ended jobs may be
+      left there. C(code) is C(engine_failed), which fails the task at its end, or C(no_engine) if the engine is not
+      installed any more.
+  returned: success or failure
+  type: list
+  elements: dict
+  version_added: 0.6.0
+  sample:
+    - engine: podman
+      code: engine_failed
+      said: "Error: database is locked"
+code:
+  description: C(engine_failed), if the task fails because a container engine did not list its containers.
+  returned: failure
+  type: str
+  version_added: 0.6.0
+  sample: engine_failed
 cancelled:
   description: The job that O(job_id) names, if it was running; in check mode it still is.
   returned: success
@@ -124,6 +143,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import Reaped, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Unseen
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path
 
 
@@ -135,6 +155,7 @@ def tell(found: Reaped, dry_run: bool = False) -> str:
     parts += [f"{verb} {len(rows)} leftover{'s' * (len(rows) != 1)}" + (f" ({'; '.join(rows)})" if rows else "")]
     boxes = found["containers"]
     parts += [f"{'would remove' if dry_run else 'removed'} container {', '.join(boxes)}"] if boxes else []
+    parts += [f"could not look for containers of {row['engine']}: {row['said']}" for row in found["unseen"]]
     jobs = {
         "would remove" if dry_run else "removed": found["removed"],
         "running": found["running"],
@@ -176,6 +197,10 @@ def main() -> None:
     stuck = [row for row in found["ended"] if row["ended"] is None]
     if stuck and not module.check_mode:
         module.fail_json(msg="not even SIGKILL ended: " + tell({**found, "ended": stuck}), **found)
+    broken = [row["engine"] for row in found["unseen"] if row["code"] == Unseen.ENGINE_FAILED]
+    if broken:
+        again = f"when {' and '.join(broken)} works here, run this again"
+        module.fail_json(msg=f"{tell(found, module.check_mode)}; {again}", code=Unseen.ENGINE_FAILED.value, **found)
     module.exit_json(
         changed=is_changed(found),
         msg=tell(found, module.check_mode),

@@ -153,7 +153,7 @@ def look(request: removal.Request, given: dict[str, Any]) -> dict[str, Any]:
     return {
         "removed": [*removal.texts(request), *roots],
         "kept": going.kept,
-        "needs_root": bool(roots),
+        "needs_root": bool(roots or going.passed_on),
         "needs_packages": bool(going.packages),
     }
 

@@ -31,8 +31,22 @@ RANKS = 2
 LINES = 1_000_000
 ONE_TASK = "- hosts: localhost\n  gather_facts: false\n  tasks: [{ansible.builtin.debug: {msg: nothing}}]\n"
 DATA_FILES = 10_000  # of 1,000 bytes
-# ssh -F <config> -o <option> <host> <command>: two nodes are homes of this machine.
+LAID_BYTES, LAID_NODES = 1_000_000_000, 4
+# ssh -F <config> -o <option> <host> <command>: nodes are homes of this machine.
 SSH = '#!/bin/sh\nfor command; do :; done\nexec /bin/sh -c "$command"\n'
+# The controller's own ssh, which counts what leaves it.
+COUNTING_SSH = f"""#!{sys.executable} -IS
+import os, subprocess, sys
+remote, count = subprocess.Popen(["/bin/sh", "-c", sys.argv[-1]], stdin=subprocess.PIPE), 0
+while block := os.read(0, 1 << 20):
+    remote.stdin.write(block)
+    remote.stdin.flush()
+    count += len(block)
+with open(__file__ + ".counts", "a") as file:
+    print(count, file=file)
+remote.stdin.close()
+sys.exit(remote.wait())
+"""
 PRINTER = f"for n in range({LINES}): print('line', n, 'of a rank that talks a lot')\n"
 
 
@@ -90,12 +104,13 @@ class Bench:
     def __init__(self, scratch: Path, rounds: int) -> None:
         self.scratch, self.rounds = scratch, rounds
         self.hostfile = self.write("hostfile", f"localhost slots={RANKS}\n")
-        self.nothing = self.write("nothing.py", "")
+        self.nothing = self.write("program/nothing.py", "")  # its folder is shipped
         self.printer = self.write("printer.py", PRINTER)
         self.one_task = self.write("one_task.yml", ONE_TASK)
 
     def write(self, name: str, text: str) -> Path:
         path = self.scratch / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return path
 
@@ -200,24 +215,68 @@ class Bench:
 
     def data(self) -> None:
         """Wall time of a second start with an unchanged data set on two nodes, which are homes of this machine."""
-        inventory, folder = self.two_homes(), self.scratch / "set"
+        inventory, folder = self.homes(2), self.scratch / "set"
         for number in range(DATA_FILES):
             path = folder / str(number % 100) / str(number)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"%01000d" % number)
         time.sleep(3)  # files that were written just now are read again
 
-        def start(**given: str) -> float:
-            extra = {"workload": str(self.nothing), "launcher": "torchrun", "runs_dir": str(self.scratch / "runs")}
-            words = ["ansible-playbook", "-i", str(inventory), "train.yml", "-e", json.dumps({**extra, **given})]
-            path = f"{self.scratch}/bin{os.pathsep}{os.environ['PATH']}"
-            return run(words, PATH=path, HOME=str(self.scratch / "home"))
-
-        first = start(data=str(folder))
-        figures = take_turns({"with": lambda: start(data=str(folder)), "without": start}, self.rounds)
+        first = self.start_on(inventory, data=str(folder))
+        sides = {
+            "with": lambda: self.start_on(inventory, data=str(folder)),
+            "without": lambda: self.start_on(inventory),
+        }
+        figures = take_turns(sides, self.rounds)
         print(f"a data set of {DATA_FILES:,} files on two nodes, seconds of wall time of train.yml")
         print(f"  the first start, which lays it         {first:.3f}")
         show_difference(figures)
+
+    def laying(self) -> None:
+        """Bytes that leave the controller for a new data set on four nodes, which are homes of this machine."""
+        ssh = self.write("counting_ssh", COUNTING_SSH)
+        ssh.chmod(0o755)
+        inventory = self.homes(LAID_NODES, ansible_connection="ssh", ansible_ssh_executable=str(ssh))
+        file, counts, sent = self.scratch / "large" / "file", Path(f"{ssh}.counts"), list[float]()
+        file.parent.mkdir()
+
+        def laid() -> float:
+            block = os.urandom(1_000_000)  # every piece is new
+            with file.open("wb") as out:
+                for _ in range(LAID_BYTES // len(block)):
+                    out.write(block)
+            counts.unlink(missing_ok=True)
+            seconds = self.start_on(inventory, data=str(file.parent), data_keep=1)
+            sent.append(sum(map(int, counts.read_text().split())) / LAID_BYTES)
+            return seconds
+
+        def copied() -> float:
+            copies = [self.scratch / f"copy{number}" for number in range(LAID_NODES)]
+            seconds = run(["sh", "-c", 'for to; do cat "$0" >"$to"; done', str(file), *map(str, copies)])
+            for copy in copies:
+                copy.unlink()
+            return seconds
+
+        def again() -> float:
+            return self.start_on(inventory, data=str(file.parent), data_keep=1)
+
+        sides = {"with a new one": laid, "with it, unchanged": again, "four plain copies": copied}
+        figures = take_turns(sides, max(2, self.rounds // 3))
+        print(f"a data set of {LAID_BYTES:,} bytes on {LAID_NODES} nodes, which share one disk and its cores")
+        print(f"  sent by the controller, in sizes of it {spread(sent)}")
+        for name, values in figures.items():
+            print(f"  {name + ', s':<38} {spread(values)}")
+        extra = [new - old for new, old, _copies in zip(*figures.values(), strict=True)]
+        ratios = [more / copies for more, copies in zip(extra, figures["four plain copies"], strict=True)]
+        print(f"  laying it, s                           {spread(extra)}")
+        print(f"    over four plain copies               {spread(ratios)}")
+
+    def start_on(self, inventory: Path, **given: object) -> float:
+        """Run train.yml with a program that does nothing on the homes of an inventory."""
+        extra = {"workload": str(self.nothing), "launcher": "torchrun", "runs_dir": str(self.scratch / "runs")}
+        words = ["ansible-playbook", "-i", str(inventory), "train.yml", "-e", json.dumps({**extra, **given})]
+        path = f"{self.scratch}/bin{os.pathsep}{os.environ['PATH']}"
+        return run(words, PATH=path, HOME=str(self.scratch / "home"))
 
     def environment(self) -> None:
         """Wall time of a second start of a program with packages of its own, whose environment is there."""
@@ -273,26 +332,30 @@ class Bench:
         print(f"  a read                                 {spread(values)}")
         print(f"  of a minute, percent                   {spread([value / 600 for value in values])}")
 
-    def two_homes(self) -> Path:
-        """Make two nodes of this machine, each with a home of its own; return their inventory."""
-        (self.scratch / "bin").mkdir()
+    def homes(self, count: int, **of_head: str) -> Path:
+        """Make nodes of this machine, each with a home of its own; return their inventory.
+
+        `of_head`: variables of the first one, by which the controller reaches it.
+        """
+        place = self.scratch / f"nodes{count}"
         self.write("bin/ssh", SSH).chmod(0o755)
         hosts = {}
-        for number in (1, 2):
-            home = self.scratch / f"home{number}"
+        for number in range(1, count + 1):
+            home = place / f"home{number}"
             (home / "ssh").mkdir(parents=True)
             (home / "ssh" / "config").touch()
             (home / "pytorch").symlink_to(HOME / "pytorch")
             common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "slots": 1}
             hosts[f"n{number}"] = {**common, "ansible_host": f"127.0.0.{number}", "torchfleet_home": str(home)}
+        hosts["n1"] |= of_head
         groups = {"head": {"hosts": {"n1": None}}, "workers": {"hosts": hosts}}
-        return self.write("two.json", json.dumps({"all": {"children": groups}}))
+        return self.write(f"nodes{count}.json", json.dumps({"all": {"children": groups}}))
 
 
 def main() -> None:
     """Run the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    usual = ["launch", "throughput", "sampling", "output", "data", "environment", "detached", "arrivals"]
+    usual = ["launch", "throughput", "sampling", "output", "data", "laying", "environment", "detached", "arrivals"]
     parser.add_argument("parts", nargs="*", default=usual)
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()

@@ -26,6 +26,21 @@ def test_the_tables_are_those_of_the_rows() -> None:
     assert tables() == [rows.table_of_programs(), rows.table_of_frameworks()]
 
 
+def test_every_program_passed_under_every_launcher_when_it_was_run_last() -> None:
+    known = rows.recorded()
+    assert list(known) == [row.name for row in rows.ROWS]
+    for row in rows.ROWS:
+        assert set(known[row.name]) == set(rows.FRAMEWORKS[row.framework].launchers)
+        assert all(outcome.passed for outcome in known[row.name].values()), row.name
+
+
+def test_every_pattern_of_a_row_is_one_of_a_rank() -> None:
+    """Curly brackets are its place, and no number of repetitions."""
+    for row in rows.ROWS:
+        for pattern in (*row.shows, *row.first):
+            re.compile(pattern.format(rank=0, size=4, local=0))
+
+
 def test_every_variable_of_a_rank_is_documented() -> None:
     script = (REPO / "docs/run-my-script.md").read_text()
     for name in VARIABLES:

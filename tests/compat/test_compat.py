@@ -5,6 +5,7 @@ On two nodes with two ranks each. Their packages, with exact versions, come from
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import VARIABLES
-from tests.compat.rows import FRAMEWORKS, PLACE, ROWS, Framework, Row
+from tests.compat.rows import FRAMEWORKS, PLACE, ROWS, Framework, Outcome, Row, record
 from tests.driver import REPO
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab
@@ -100,6 +101,8 @@ CASES = [(row, launcher) for row in ROWS for launcher in FRAMEWORKS[row.framewor
 @pytest.mark.parametrize(("row", "launcher"), CASES, ids=[f"{row.name}-{launcher}" for row, launcher in CASES])
 def test_it_runs_unchanged(pair: Cluster, request: pytest.FixtureRequest, row: Row, launcher: str) -> None:
     """And the framework itself takes each rank for what it is, among all of them."""
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    record(row, launcher, Outcome(False, day))
     nodes = 1 if row.why_one else NODES
     framework = FRAMEWORKS[row.framework]
     own = str(REPO / "torch_backends" / "tests")
@@ -116,6 +119,7 @@ def test_it_runs_unchanged(pair: Cluster, request: pytest.FixtureRequest, row: R
     if row.same:
         found = [re.search(row.same, text, re.MULTILINE) for text in said]
         assert len({match and match[1] for match in found}) == 1 and found[0], said
+    record(row, launcher, Outcome(True, day, job.result["launcher"]["version"], round(job.result["seconds"], 1)))
 
 
 @pytest.mark.timeout(SECONDS)

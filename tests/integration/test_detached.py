@@ -205,6 +205,22 @@ def test_who_follows_a_detached_job_brings_its_models_home(fleet: Fleet, models_
     assert model.read_text() == "last" and not (fleet.runs / "away" / ".collecting").exists()
 
 
+def test_a_detached_job_sends_no_more_than_it_was_started_with(fleet: Fleet, models_are_removed: None) -> None:
+    """Neither while it runs nor at its end, whoever fetches: as train.yml does that follows its job."""
+    script = fleet.root / "saves.py"
+    script.write_text(SAVES)
+    go = detached(fleet, str(script), collect=["model-?"], collect_files=1)
+    why = "more files than collect_files=1 match"
+    wait_until(lambda: why in jobs(fleet, do="collect", job_id="away").stdout, 60)
+    go.touch()
+    waited = jobs(fleet, do="wait", job_id="away")
+    assert waited.rc == 0
+    assert f"warning: collect: nothing came from localhost: {why}; the files stay there" in waited.stdout
+    run_dir = fleet.runs / "away"
+    assert json.loads((run_dir / "artifacts.json").read_text())["refused"] == {"localhost": "too_many"}
+    assert not (run_dir / "artifacts").exists()
+
+
 def test_a_detached_job_is_ended_by_its_name_from_another_controller(
     fleet: Fleet, script: str, elsewhere: Callable[[], None]
 ) -> None:

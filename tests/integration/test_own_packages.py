@@ -95,6 +95,8 @@ def test_each_wheel_is_held_to_its_checksum(fleet: Fleet, wheelhouse: Path) -> N
     wrong = train(fleet, wheelhouse, "\n".join([lines[0], f"tiny==1.0 --hash=sha256:{'0' * 64}"]))
     assert wrong.rc != 0
     assert "tiny==1.0: the lock has the sha256 " in said(wrong)
+    assert "if you trust that file, write its checksum into the program's requirements" in said(wrong)
+    assert "torchfleet_locked" not in said(wrong)  # that is for what setup.yml installs
 
 
 def test_torch_is_not_exchanged_and_what_is_missing_is_named(fleet: Fleet, wheelhouse: Path) -> None:

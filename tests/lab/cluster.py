@@ -17,6 +17,8 @@ from tests.lab.lab import ENVIRONMENT, Lab
 HYDRA = ["mpich", "intelmpi"]
 DAEMONS = ("prted", "orted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
 SLURM = ["srun", "sbatch"]
+# One thread for each rank: those of PyTorch spin while they wait for each other, and all nodes share two cores.
+PAIR: dict[str, Any] = {"nodes": "n1,n2", "ranks_per_node": 1, "job_env": {"OMP_NUM_THREADS": "1"}}
 OB1 = "-mca pml ob1 -mca btl ^openib"  # as documents of others start Open MPI
 LAUNCHERS = ["openmpi", "torchrun", *HYDRA, *SLURM]
 

@@ -145,10 +145,10 @@ class Lab:
             timeout=60,
         )
 
-    def root(self, node: str, *argv: str, check: bool = True) -> str:
+    def root(self, node: str, *argv: str, check: bool = True, seconds: float = 60) -> str:
         """Run a command as root among the files and in the network of a node, also when SSH does not work."""
         words = ["nsenter", "--target", str(self.init(node)[0]), "--mount", "--uts", "--ipc", "--net", "--pid", *argv]
-        return subprocess.run(words, capture_output=True, text=True, check=check, timeout=60).stdout
+        return subprocess.run(words, capture_output=True, text=True, check=check, timeout=seconds).stdout
 
     def read(self, node: str, path: str) -> str:
         """Return the text of a file on a node, nothing if it is not there: no program is started for it."""

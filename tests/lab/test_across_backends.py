@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.driver import REPO
-from tests.lab.cluster import HYDRA, OB1, SLURM, Cluster
+from tests.lab.cluster import HYDRA, OB1, PAIR, SLURM, Cluster
 from torch_backends.tests import package
 
-# One thread for each rank: those of PyTorch spin while they wait for each other, and all nodes share two cores.
-PAIR: dict[str, Any] = {"nodes": "n1,n2", "ranks_per_node": 1, "job_env": {"OMP_NUM_THREADS": "1"}}
 CHECKS = REPO / "torch_backends" / "tests" / "ranks.py"
 
 

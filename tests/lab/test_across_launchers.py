@@ -12,7 +12,7 @@ import pytest
 
 from tests.driver import SCRIPTS
 from tests.lab import slurm
-from tests.lab.cluster import HYDRA, LAUNCHERS, SLURM, Cluster
+from tests.lab.cluster import HYDRA, LAUNCHERS, PAIR, SLURM, Cluster
 
 TELL = str(SCRIPTS / "tell.py")
 ODD = {
@@ -102,7 +102,7 @@ def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm
     saved = {launcher: f"/tmp/{cluster.lab.name}-{launcher}.pt" for launcher in LAUNCHERS}
     for launcher, path in saved.items():
         words = ["--epochs", "1", "--target-accuracy", "0", "--checkpoint", path]
-        job = cluster.train(workload="mnist", nodes="n1,n2", ranks_per_node=1, launcher=launcher, workload_args=words)
+        job = cluster.train(workload="mnist", launcher=launcher, workload_args=words, **PAIR)
         assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2"]
         assert job.result["leftovers"] == {"n1": [], "n2": []}
     digests = cluster.lab.root("n1", "/srv/torchfleet/pytorch/bin/python", "-c", DIGEST, *saved.values()).split()

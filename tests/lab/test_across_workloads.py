@@ -8,13 +8,12 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.driver import REPO
 from tests.integration.test_training_data import speech
-from tests.lab.cluster import HYDRA, SLURM, Cluster
+from tests.lab.cluster import HYDRA, PAIR, SLURM, Cluster
 
 # Their options, those that have them fail where they did not learn, last the one for where they save; and a report.
 TRAININGS = {
@@ -35,8 +34,6 @@ TRAININGS = {
         "mfu",
     ),
 }
-# One thread for each rank: those of PyTorch spin while they wait for each other, and all nodes share two cores.
-PAIR: dict[str, Any] = {"nodes": "n1,n2", "ranks_per_node": 1, "job_env": {"OMP_NUM_THREADS": "1"}}
 # Each rank of it runs the workloads one after the other, each in a process that need not import PyTorch anew: a job for
 # each would be twelve more starts. Each has its own port, so that none finds the store of the one before it, torchrun's
 # included.

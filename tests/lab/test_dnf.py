@@ -187,6 +187,14 @@ def test_a_vendor_s_packages_come_in_one_version_and_are_held(node: Node) -> Non
     assert node.module("uninstall", role="some", files=[])["changed"] is True
     after = node.root(STATE)
     assert after == before, after
+    # What was there before stays, and is free again; also if the user has lifted the hold.
+    both = {"packages": ["some-driver", "some-library"], "hold": ["some-driver", "some-library"]}
+    assert node.vendor(**both)["changed"]
+    node.root("dnf --assumeyes versionlock delete some-library")
+    assert "some-library" not in node.root("cat /etc/dnf/plugins/versionlock.list")
+    removed = node.module("uninstall", role="some", files=[])
+    assert removed["changed"] is True and "hold of some-library" in removed["removed"], removed
+    assert node.root(STATE) == before
 
 
 def test_dkms_comes_from_epel_on_request_and_nothing_else_does(node: Node) -> None:

@@ -23,6 +23,7 @@ import pytest
 from tests.driver import SCRIPTS
 from tests.lab.cluster import Cluster
 from tests.lab.lab import PATIENCE, Lab
+from tests.lab.listing import listing
 from tests.lab.test_old_python import stand_in
 
 OPENMPI = "5.0.7"  # whose source Debian 13 has
@@ -43,7 +44,22 @@ content = urllib.request.urlopen(url).read()
 assert hashlib.sha256(content).hexdigest() == digest, url
 open(path, "wb").write(content)
 """
+# Makes a repository of apt of the packages in a directory.
+REPOSITORY = """
+cd /srv/ucc
+for package in *.deb; do
+    dpkg-deb --field "$package"
+    echo "Filename: ./$package"
+    echo "Size: $(stat --format %s "$package")"
+    echo "SHA256: $(sha256sum "$package" | cut -d ' ' -f 1)"
+    echo
+done >Packages
+echo 'deb [trusted=yes] file:/srv/ucc ./' >/etc/apt/sources.list.d/ucc.list
+apt-get update
+"""
 BUILD_SECONDS = 3000
+# A group that a package made stays, as with the distribution's own removal (docs/add-and-remove.md).
+GROUP_STAYS = re.compile(r"^group rdma:|[ ]/etc/g(roup|shadow)-?( |$)")
 SCRIPT = SCRIPTS / "mpi_all_reduce.py"
 HOME = "/home/fleet/.torchfleet"
 # The defaults of pml ucx want RDMA or GPUs.
@@ -66,11 +82,24 @@ def address(lab: Lab, name: str) -> str:
     return said.split("'")[1].partition("/pool/")[0] + f"/pool/main/{name}"
 
 
+def fetch_ucc(lab: Lab, node: str, place: str) -> list[str]:
+    """Fetch the packages of UCC to a directory of a node; return their paths there."""
+    paths = [f"{place}/{Path(name).name}" for name, _digest in PACKAGES]
+    for (name, digest), path in zip(PACKAGES, paths, strict=True):
+        lab.root(node, "python3", "-c", FETCH, address(lab, name), digest, path)
+    return paths
+
+
 def install_ucc(lab: Lab, node: str) -> None:
-    for name, digest in PACKAGES:
-        lab.root(node, "python3", "-c", FETCH, address(lab, name), digest, f"/var/tmp/{Path(name).name}")
-    paths = [f"/var/tmp/{Path(name).name}" for name, _digest in PACKAGES]
-    lab.root(node, "apt-get", "install", "-y", "--no-install-recommends", *paths)
+    paths = fetch_ucc(lab, node, "/var/tmp")
+    lab.root(node, "apt-get", "install", "-y", "--no-install-recommends", *paths, seconds=BUILD_SECONDS)
+
+
+def offer_ucc(lab: Lab, node: str) -> None:
+    """Let apt of a node offer UCC, as a distribution does that has it."""
+    lab.root(node, "mkdir", "/srv/ucc")
+    fetch_ucc(lab, node, "/srv/ucc")
+    lab.root(node, "sh", "-ec", REPOSITORY, seconds=BUILD_SECONDS)
 
 
 @contextlib.contextmanager
@@ -133,6 +162,40 @@ def set_up(cluster: Cluster, tags: str = "", **wanted: object) -> str:
     job = cluster.start("setup.yml", "--tags", tags, torchfleet_versions=str(cluster.root / "versions.yml"), **wanted)
     assert job.process.wait(BUILD_SECONDS) == 0, job.output
     return job.output
+
+
+def remove(cluster: Cluster) -> None:
+    """Run remove.yml for all nodes."""
+    job = cluster.start("remove.yml", torchfleet_versions=str(cluster.root / "versions.yml"))
+    assert job.process.wait(BUILD_SECONDS) == 0, job.output
+
+
+def require_as_before(cluster: Cluster, before: dict[str, set[str]]) -> None:
+    """Fail with what is there now and was not, or is gone."""
+    now = {node: listing(cluster.lab, node) for node in before}
+    changes = {
+        f"{node}: {line}" for node in before for line in now[node] ^ before[node] if not GROUP_STAYS.search(line)
+    }
+    assert changes == set()
+
+
+@pytest.mark.timeout(BUILD_SECONDS)
+def test_packages_of_ucx_and_ucc_go_and_those_that_were_there_stay(tmp_path: Path) -> None:
+    """On n1 the roles install both; n2 had UCC before, and with it UCX's libraries, which others use there."""
+    with two_nodes_of("trixie", "g", tmp_path) as made:
+        offer_ucc(made.lab, "n1")
+        install_ucc(made.lab, "n2")
+        (tmp_path / "versions.yml").write_text("{}")
+        before = {node: listing(made.lab, node) for node in ("n1", "n2")}
+        methods = {"ucx_install_method": "package", "ucc_install_method": "package"}
+        set_up(made, libraries=["ucx", "ucc"], **methods)
+        for node in ("n1", "n2"):
+            made.lab.ssh(node, "ucx_info", "-v")
+            made.lab.ssh(node, "test", "-e", "/usr/include/ucc/api/ucc.h")
+        added = json.loads(made.lab.root("n1", "cat", "/var/lib/torchfleet/installed.json"))["packages"]
+        assert set(added.values()) == {"ucx", "ucc"}, added
+        remove(made)
+        require_as_before(made, before)
 
 
 @pytest.mark.timeout(BUILD_SECONDS)

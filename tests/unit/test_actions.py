@@ -422,6 +422,36 @@ def test_a_machine_that_was_shut_out_comes_back_by_replace_alone(tmp_path: Path,
     planned(tmp_path, member(), member(name="n2", **there), names=names)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_machine_does_not_keep_a_certificate_for_a_name_that_another_one_has(tmp_path: Path, at_once: bool) -> None:
+    """It had that name before, and its key is not revoked, for it is a node. A renewal changes nothing of this."""
+    keys = [KEY, f"{KEY[:-4]}AAAA", f"{KEY[:-4]}BBBB"]
+    first, second, third = (
+        {"address": f"192.0.2.{n}", "addresses": [f"192.0.2.{n}"], "become": True, "host_keys": [key], "key": KEY}
+        for n, key in enumerate(keys, 1)
+    )
+    given: dict[str, Any] = {"trust": "certificates", "names": ["n1"]}
+    head = member(**first)
+    planned(tmp_path, head, member(name="n2", **{**second, "client": False}), **given)
+    renamed = member(name="n7", **{**second, "client": False})
+    if not at_once:
+        planned(tmp_path, head, renamed, **given)
+        planned(tmp_path, head, renamed, **given)
+    new = member(name="n2", **{**third, "client": False})
+    given["names"] = ["n1", "n2", "n7"]
+    accepted: dict[str, Any] = {"accept_changed": ["n2"]} if at_once else {}
+    says = (
+        r"n7 was called n2 before, has a certificate for that name until \d{4}-\d\d-\d\d, and could pose .*_rotate=true"
+    )
+    with pytest.raises(Refused, match=says):
+        planned(tmp_path, head, renamed, new, **given, **accepted)
+    planned(tmp_path, head, renamed, new, **{**given, "trust": "keys"}, **accepted)  # where none is believed
+    with pytest.raises(Refused, match=says):
+        planned(tmp_path, head, renamed, new, **given)
+    planned(tmp_path, head, renamed, new, **given, rotate=True)
+    planned(tmp_path, head, renamed, new, **given)
+
+
 def test_a_mesh_is_taken_away_with_what_root_wrote_for_it(tmp_path: Path) -> None:
     """Else it would stay in force: sshd would go on to trust an authority that nobody has any more."""
     planned(tmp_path / "ca", member())

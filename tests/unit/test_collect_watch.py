@@ -20,10 +20,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import collect_watch, hang_watch
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import Fault
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import (
+    Fault,
+    as_asked_for,
+    within_room,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import noted_every
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import COLLECT_FILES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import noted_every, noted_limits
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from tests.unit.watched import Clock, passed
 
@@ -211,6 +216,29 @@ def test_seconds_between_collections_are_those_of_the_plan_or_of_who_follows(tmp
         assert noted_every(tmp_path, asked) == found
     with pytest.raises(InputError, match="it collects nothing: give train"):
         noted_every(tmp_path, 5.0)
+
+
+def test_who_fetches_a_job_that_is_over_takes_what_it_was_started_with(tmp_path: Path) -> None:
+    limits = {"collect_files": 3, "collect_limit": 10 << 40}
+    for plan, noted, there in (
+        (None, None, None),
+        ({"collect": ["*"]}, None, None),  # of an older version
+        ({"collect": [], **limits}, Limits(0, 0), Limits(0, 0)),
+        ({"collect": ["*"], **limits}, Limits(3, 10 << 40), Limits(3, 10 << 40)),
+    ):
+        if plan is not None:
+            (tmp_path / "plan.json").write_text(json.dumps(plan))
+        assert noted_limits(tmp_path) == noted
+        home = as_asked_for(tmp_path, [(0, "n1")])
+        if there is None:
+            assert home.limits.files == COLLECT_FILES and home.limits.bytes < 10 << 40
+        else:
+            assert home.limits == there
+    unasked = within_room(tmp_path, [(0, "n1")], noted_limits(tmp_path))
+    assert unasked.limits.files == 3 and unasked.limits.bytes < 10 << 40
+    report: Any = {"kind": "artifacts", "host": "n1", "files": [], "left_out": {}, "unmatched": []}
+    unasked.take({**report, "refused": "too_large"})
+    assert f"more bytes than {unasked.limits.bytes:,}, for the free disk here; the files" in unasked.warnings[0]
 
 
 def test_nothing_is_collected_that_was_not_asked_for_or_of_a_job_that_is_over(tmp_path: Path, clock: Clock) -> None:

@@ -576,7 +576,7 @@ def test_only_containers_of_jobs_that_are_over_are_removed(tmp_path: Path, monke
     (tmp_path / "gone").touch()
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert containers.end_left(str(tmp_path)) == []
+    assert containers.end_left(str(tmp_path)) == ([], [])
     assert not log.exists()  # no job used it here: it is not asked
     containers.note_use(str(tmp_path), "podman")
     (tmp_path / "jobs/b").mkdir(parents=True)
@@ -588,9 +588,9 @@ def test_only_containers_of_jobs_that_are_over_are_removed(tmp_path: Path, monke
         b.stdin.flush()
         b.stdout.read(1)
         over = ["torchfleet-a-1", f"torchfleet-look-{1 << 22}.1-a"]
-        assert containers.end_left(str(tmp_path), dry_run=True) == over
+        assert containers.end_left(str(tmp_path), dry_run=True) == (over, [])
         assert "rm" not in log.read_text().split()
-        assert containers.end_left(str(tmp_path)) == over
+        assert containers.end_left(str(tmp_path)) == (over, [])
         b.stdin.close()
     removals = [line for line in log.read_text().splitlines() if line.startswith("rm")]
     assert removals == [f"rm --force --ignore --time 0 {name}" for name in over]
@@ -601,7 +601,29 @@ def test_a_container_that_stays_is_not_said_to_be_removed(tmp_path: Path, monkey
     (tmp_path / "podman").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     containers.note_use(str(tmp_path), "podman")
-    assert containers.end_left(str(tmp_path)) == []
+    assert containers.end_left(str(tmp_path)) == ([], [])
+
+
+def test_an_engine_that_does_not_list_its_containers_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing seems to be left there."""
+    program = tmp_path / "podman"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    containers.note_use(str(tmp_path), "podman")
+    program.write_text("#!/bin/sh\necho torchfleet-a-1 a\necho Error: database is locked >&2\nexit 125\n")
+    program.chmod(0o755)
+    unseen = {"engine": "podman", "code": "engine_failed", "said": "Error: database is locked"}
+    for dry_run in (False, True):
+        assert containers.end_left(str(tmp_path), dry_run) == ([], [unseen])
+    # It fails between the removal and the look after it.
+    program.write_text(
+        f"#!/bin/sh\n[ -e {tmp_path}/removed ] && exit 125\n"
+        f'[ "$1" = rm ] && touch {tmp_path}/removed\necho torchfleet-a-1 a\n'
+    )
+    assert containers.end_left(str(tmp_path)) == ([], [{**unseen, "said": "it said nothing"}])
+    program.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    removed, (told,) = containers.end_left(str(tmp_path))
+    assert (removed, told["code"]) == ([], "no_engine")
 
 
 def test_what_escaped_in_a_container_is_found_below_its_monitor(tmp_path: Path) -> None:

@@ -331,6 +331,25 @@ def test_a_flight_recorder_tells_the_tensors_of_the_last_collectives() -> None:
         assert found["recent"][-1]["operation"] == "all_reduce" and found["recent"][-1]["tensor"] == told
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"bytes": 48}, "48 bytes"),
+        ({"bytes": 0}, ""),  # a barrier
+        ({"bytes": -1}, ""),
+        ({"bytes": True}, ""),
+        ({"bytes": "48"}, ""),
+        ({"bytes": 1 << 70}, ""),
+        ({"bytes": 48, "input_sizes": [[8]], "input_dtypes": ["Float"]}, "8 Float"),
+    ],
+)
+def test_the_records_of_our_own_backends_tell_bytes(given: dict[str, Any], told: str) -> None:
+    """They have no types, as torch_backends/csrc/record.cpp writes them."""
+    rows = [entry(1, 100, name="mpi:all_reduce", process_group=["0", "mpi"], **given)]
+    (found,) = read_recorder(json.dumps({"entries": rows}).encode(), 116.0)
+    assert found["recent"][-1]["tensor"] == told
+
+
 def test_several_recorders_are_read() -> None:
     """PyTorch's has nothing of backend mpi, which has its own."""
     own = entry(7, 100, retired=False, name="mpi:barrier", process_group=["0", "mpi"])

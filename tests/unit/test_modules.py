@@ -21,7 +21,17 @@ Run = Callable[..., dict[str, Any]]
 FOUND: dict[str, Any] = {
     **{
         name: []
-        for name in ("ended", "containers", "cancelled", "removed", "outputs", "runtimes", "running", "waiting")
+        for name in (
+            "ended",
+            "containers",
+            "unseen",
+            "cancelled",
+            "removed",
+            "outputs",
+            "runtimes",
+            "running",
+            "waiting",
+        )
     },
     **{"store": {"files": 0, "bytes": 0}, "known": True},
 }
@@ -69,6 +79,22 @@ def test_a_process_that_outlives_sigkill_fails_the_task_and_is_named(run: Run, m
     assert failed["failed"] is True
     assert failed["msg"] == "not even SIGKILL ended: ended 1 leftover (pid 7 of one, cat /mnt/dead)"
     assert run("reap", check=True).get("failed") is not True  # where nothing has been ended yet
+
+
+def test_an_engine_that_could_not_be_asked_fails_the_task_when_all_else_is_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is not installed any more would fail it for ever, and is told."""
+    unseen = {"engine": "podman", "code": "engine_failed", "said": "Error: database is locked"}
+    monkeypatch.setattr(module("reap"), "reap", lambda *_given: {**FOUND, "removed": ["one"], "unseen": [unseen]})
+    failed = run("reap")
+    assert (failed["failed"], failed["code"], failed["removed"]) == (True, "engine_failed", ["one"])
+    assert failed["msg"] == (
+        "ended 0 leftovers; could not look for containers of podman: Error: database is locked; removed: one; "
+        "when podman works here, run this again"
+    )
+    unseen["code"] = "no_engine"
+    assert not run("reap").get("failed")
 
 
 # --- publish --------------------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_a_container_of_others_is_in_the_way_and_stays(monkeypatch: pytest.Monke
     with pytest.raises(engine.EngineFailed, match="nodes-n1 on n1 is not a node of this cluster; give another name"):
         lifecycle.own(PODMAN, wanted())
     removed: list[str] = []
-    monkeypatch.setattr(lifecycle, "engines_of", lambda _wanted, _node: [PODMAN])
+    monkeypatch.setattr(lifecycle, "engines_of", lambda _wanted, _node: ([PODMAN], []))
     monkeypatch.setattr(engine.Engine, "containers", lambda *_given: [container()._replace(name="somebody")])
     monkeypatch.setattr(engine.Engine, "remove", lambda _self, name: removed.append(name))
     assert lifecycle.absent(options(), check=False)["changed"] is False and removed == []
@@ -173,7 +173,55 @@ def test_a_machine_without_engine_is_told_what_to_install(monkeypatch: pytest.Mo
         engine.engine_of("auto", "n1")
     with pytest.raises(engine.EngineFailed, match=r"docker is not installed on n1; type: .* docker\.io"):
         engine.engine_of("docker", "n1")
-    assert engine.engines_of("auto", "n1") == []
+    assert engine.engines_of("auto", "n1") == ([], [])
+
+
+def stand_in(place: Path, name: str, script: str) -> None:
+    """Put a program of an engine's name into a directory."""
+    (place / name).write_text(f"#!/bin/sh\n{script}\n")
+    (place / name).chmod(0o755)
+
+
+def absent(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Run the module to its end, and return what it printed."""
+    with patch_module_args({"state": "absent", "host": "n1"}), pytest.raises(SystemExit):
+        node_container.main()
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_an_engine_that_does_not_work_is_not_one_that_has_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(engine.shutil, "which", lambda name: str(tmp_path / name) if (tmp_path / name).exists() else "")
+    stand_in(tmp_path, "podman", "echo Error: database is locked >&2; exit 125")
+    found = absent(capsys)
+    assert (found["failed"], found["code"]) == (True, "engine_failed")
+    assert found["msg"] == "node_container_engine: on n1, could not look with podman (Error: database is locked)"
+    stand_in(tmp_path, "docker", "")
+    found = absent(capsys)
+    assert (found.get("failed"), found["changed"]) == (None, False)
+    assert found["msg"] == "no nodes-n1 was found on n1; could not look with podman (Error: database is locked)"
+    stand_in(tmp_path, "podman", '[ "$2" = --all ] && exit 125; exit 0')  # it breaks after the first look
+    found = absent(capsys)
+    assert (found["failed"], found["code"]) == (True, "engine_failed")
+
+
+@pytest.mark.parametrize(
+    ("does", "told"), [("exec sleep 600", "it did not end in time"), ("exec yes", "it said more than 64 MiB")]
+)
+def test_an_image_that_never_answers_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, told: str
+) -> None:
+    """Only the engine's program is ended by that: its container is removed by its name."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(engine, "LOOK_SECONDS", 60.0 if "more" in told else 1.0)
+    stand_in(tmp_path, "podman", f'echo "$*" >>{tmp_path}/asked; [ "$1" = run ] || exit 0; {does}')
+    with pytest.raises(engine.EngineFailed, match=f"node_container_image: img does not run: podman: {told}"):
+        engine.first_python(PODMAN, "img", [], "code")
+    started, removed = (tmp_path / "asked").read_text().splitlines()
+    assert removed == f"rm --force {started.split()[3]}"
 
 
 @pytest.mark.parametrize(
@@ -421,7 +469,7 @@ def test_a_start_that_fails_removes_what_it_made_and_nothing_else(monkeypatch: p
 
 @pytest.mark.parametrize("says", ["[1]", "[[1, 2, 3]]", "7", "[" * 200_000, "\xff"])
 def test_what_an_image_says_of_itself_is_checked(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
-    monkeypatch.setattr(engine.Engine, "try_to", lambda *_given: engine.Done(0, says, "its last line"))
+    monkeypatch.setattr(engine.Engine, "look", lambda *_given: engine.Done(0, says, "its last line"))
     with pytest.raises(engine.EngineFailed, match="img does not run: its last line"):
         engine.first_python(PODMAN, "img", [], "")
 
@@ -436,12 +484,12 @@ def test_no_image_is_kept_of_a_node_that_cannot_be_looked_into(monkeypatch: pyte
     kept: list[str] = []
     monkeypatch.setattr(engine.Engine, "do", lambda _self, *words: kept.append(words[0]))
     for status, told in ((255, "it cannot be told whether keys are in ~fleet/.torchfleet/ssh"), (0, "has keys of")):
-        monkeypatch.setattr(engine.Engine, "try_to", lambda *_given, s=status: engine.Done(s, "", "no"))
+        monkeypatch.setattr(engine.Engine, "look", lambda *_given, s=status: engine.Done(s, "", "no"))
         with pytest.raises(engine.EngineFailed, match=told):
             lifecycle.built(options(), check=False)
     done = subprocess.run([sys.executable, "-c", lifecycle.THERE, "/nothing"], check=False)
     assert kept == [] and done.returncode == lifecycle.NOTHING_THERE
-    monkeypatch.setattr(engine.Engine, "try_to", lambda *_given: engine.Done(done.returncode, "", ""))
+    monkeypatch.setattr(engine.Engine, "look", lambda *_given: engine.Done(done.returncode, "", ""))
     lifecycle.built(options(), check=False)
     assert kept == ["commit"]
 

@@ -116,6 +116,7 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"accelerators": {"nvidia": 1, "amd": 0}}, {"backend": "nccl"}, "torch on localhost has no GPU support"),
     ({"accelerators": {"nvidia": 1, "amd": 1}, "torch": CUDA}, {"backend": "nccl"}, "cannot be mixed"),
     ({"torch": None}, {}, "no torch; install it with: ansible-playbook setup.yml"),
+    ({"torch": None}, {"python": "/opt/mine"}, "no torch; install it there, or leave out python"),
     ({"python": ""}, {}, "not on localhost; install it with: ansible-playbook setup.yml"),
     (
         {"launcher": launcher("", "")},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes import kubectl as kubectl_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import (
     Kubectl,
     KubeError,
@@ -64,6 +65,41 @@ def test_a_cluster_that_answers_nonsense(tmp_path: Path, text: str) -> None:
         assert stand_in(tmp_path, text).pods("tf-demo", HOSTS) == []
     except KubeError as error:
         assert "printed no JSON" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "told"),
+    [
+        ("exec yes", "kubectl_too_long", "kubectl get printed more than 1 MiB, and was ended: give another namespace"),
+        ("exec yes >&2", "kubectl_no_answer", "kubectl get gave no answer in 1 s"),
+        ("exec sleep 600", "kubectl_no_answer", "kubectl get gave no answer in 1 s"),
+        ("sleep 600 & echo no >&2; exit 1", "kubectl_failed", "kubectl get: no; kubectl get pods shows whether"),
+        ("exit 0", "", ""),
+    ],
+)
+def test_an_answer_without_end_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, code: str, told: str
+) -> None:
+    """Neither memory nor time has no end, whatever the cluster sends; also if kubectl leaves a process behind."""
+    monkeypatch.setattr(kubectl_module, "ANSWER_BYTES", 1 << 20)
+    kubectl = stand_in(tmp_path, "")
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\n{does}\n")
+    seconds = 1.0 if code == "kubectl_no_answer" else 60.0
+    if not code:
+        assert kubectl.run("get", "pods", seconds=seconds) == ""
+        return
+    with pytest.raises(KubeError, match=told) as caught:
+        kubectl.run("get", "pods", seconds=seconds)
+    assert caught.value.code == code
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_what_kubectl_reads_and_prints_comes_whole(tmp_path: Path) -> None:
+    kubectl = stand_in(tmp_path, "")
+    (tmp_path / "kubectl").write_text("#!/bin/sh\nexec cat\n")
+    given = {"items": ["x" * 1000] * 3000}  # more than a pipe holds
+    assert json.loads(kubectl.run("create", given=given)) == given
 
 
 def test_text_of_a_cluster_cannot_act_on_the_terminal_and_has_an_end() -> None:

@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
     removal,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import Done, PackageError
+from ansible_collections.torchfleet.cluster.plugins.modules import uninstall as module
 
 ROWS = (
     "installed\tg++\tc++-compiler\t, g++-12 (>= 12.2), gcc (= 4:12.2.0)\n"
@@ -149,13 +150,72 @@ def test_exactly_what_the_role_added_goes(machine: SimpleNamespace, tmp_path: Pa
 def test_a_package_that_was_there_before_stays_and_is_free_again(machine: SimpleNamespace) -> None:
     """The role held it, as it held what it installed. What the user held is not noted."""
     ledger.note("cuda", "packages", OURS)
-    ledger.note("cuda", "holds", ["gcc", "theirs", "of-another-day"])
+    ledger.note_holds("cuda", ["gcc", "theirs", "of-another-day"])
     machine.there.add("theirs")
     assert package_removal.leaving("cuda", False).texts[-1] == "hold of theirs"
     assert package_removal.leaving("cuda", True).texts == []
     package_removal.remove("cuda", False)
     assert machine.ran == [["apt-mark", "unhold", "theirs"], *[["apt-get", "purge", *OURS]] * 2]
     assert not ledger.LEDGER.exists()
+
+
+def test_a_package_that_two_roles_hold_stays_held_until_both_are_removed(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that the first of them installed, with what it needs."""
+    ledger.note("cuda", "packages", ["gcc", "gcc-12", "g++"])
+    for role in ("cuda", "rocm"):
+        ledger.note_holds(role, ["gcc", "theirs"])
+    machine.there.add("theirs")
+    machine.purged = ["g++"]
+    going = package_removal.leaving("cuda", False)
+    assert (going.packages, going.passed_on, going.holds) == (["g++"], ["gcc", "gcc-12"], [])
+    assert going.texts[1:] == ["hold of gcc (other roles keep it)", "hold of theirs (other roles keep it)"]
+    package_removal.remove("cuda", False)
+    assert machine.ran == [["apt-get", "purge", "g++"]] * 2
+    assert ledger.holds() == {"gcc": {"rocm"}, "theirs": {"rocm"}}
+    machine.ran.clear()
+    monkeypatch.setattr(package_removal, "ask", lambda *_words: ROWS[ROWS.index("installed\tg++-12") :])
+    machine.purged = ["gcc", "gcc-12"]
+    package_removal.remove("rocm", False)
+    assert machine.ran == [["apt-mark", "unhold", "theirs"], *[["apt-get", "purge", "gcc", "gcc-12"]] * 2]
+    assert not ledger.LEDGER.exists()
+
+
+def test_a_role_whose_packages_all_stay_is_removed_as_root(
+    book: Path, machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else they would be noted as its own for ever, and go with no other role."""
+    ledger.note("ucx", "packages", ["gcc"])
+    monkeypatch.setattr(package_removal, "ask", lambda *_words: ROWS + "installed\tsite-tool\t\tc-compiler\n")
+    given: dict[str, Any] = {"role": "ucx", "keep_packages": False, "services": []}
+    found = module.look(request(tmp_path), given)
+    assert (found["removed"], found["kept"], found["needs_root"]) == ([], ["gcc"], True)
+    package_removal.remove("ucx", False)
+    assert module.look(request(tmp_path), given)["needs_root"] is False
+
+
+def test_a_hold_that_the_user_lifted_on_rpm_is_no_error(
+    machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """dnf fails for a package that is not locked."""
+    ledger.note_holds("cuda", ["driver", "lifted"])
+    machine.there |= {"driver", "lifted"}
+    monkeypatch.setattr(package_removal, "read_system", lambda: ("rhel9", "rpm"))
+    monkeypatch.setattr(package_removal, "installed", lambda _family, names: ({}, {"driver"} & set(names)))
+    package_removal.remove("cuda", False)
+    assert machine.ran == [["dnf", "versionlock", "delete", "driver"]]
+
+
+def test_what_a_held_package_needs_stays_on_rpm(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger.note("cuda", "packages", ["driver", "library"])
+    machine.there |= {"driver", "library"}
+    for role in ("cuda", "rocm"):
+        ledger.note_holds(role, ["driver"])
+    monkeypatch.setattr(package_removal, "read_system", lambda: ("rhel9", "rpm"))
+    package_removal.remove("cuda", False)
+    assert machine.ran == []
+    assert package_removal.leaving("rocm", False).packages == ["driver", "library"]
 
 
 def test_what_another_package_needs_goes_with_a_later_role(
@@ -373,7 +433,7 @@ def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, 
 def test_root_is_taken_for_what_root_added_alone(uninstall: Any) -> None:
     told, ran = uninstall(FOUND)
     assert ran == [("look", False), ("user", False), ("root", True)]
-    assert told["msg"] == "removed: /h/x, package p; kept, because other packages need them: q"
+    assert told["msg"] == "removed: /h/x, package p; kept, because other packages or roles need them: q"
     assert uninstall({**FOUND, "needs_root": False})[1] == [("look", False), ("user", False)]
     assert uninstall({"changed": False})[1] == [("look", False)]
 

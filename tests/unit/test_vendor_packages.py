@@ -392,7 +392,14 @@ def test_apt_installs_in_order_after_the_repositories_were_tried(root: Root, mon
         "/etc/apt/preferences.d/theirs",
     ]
     assert root.written["/etc/apt/keyrings/theirs.gpg"] == b"key of file:/key"
-    assert ledger.names_of("some", "holds") == ["driver", "manager"]
+    assert ledger.holds() == {"driver": {"some"}, "manager": {"some"}}
+    # A role that wants the same packages held takes part in the hold; a hold of the user's is none of ours.
+    other = {**request_for(**DRIVER), "role": "other"}
+    assert vendor.look(other)["not_held"] == ["driver", "manager"]
+    ledger.note_holds("other", ["driver"])
+    assert vendor.look(other)["not_held"] == ["manager"]
+    ledger.LEDGER.unlink()
+    assert vendor.look(other)["not_held"] == []
 
 
 def of_etc(root: Root) -> list[str]:

@@ -12,13 +12,22 @@ import shutil
 import subprocess
 from typing import Mapping, NamedTuple, Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Unseen
+
 ENGINES = ("podman", "docker")
 NOT_FOUND = 127  # status of `run` for a program that the image does not have
+NOT_ENDED = 125  # status of ask() for an engine that does not start, end, or stop to talk
+LOOK_SECONDS = 120.0  # for an engine to answer, or an image to start and to be looked at
 USER_NAMESPACES = ("proc/sys/user/max_user_namespaces", "proc/sys/kernel/unprivileged_userns_clone")
 
 
 class EngineFailed(Exception):
-    """The engine failed or refused; the message is one line."""
+    """The engine failed or refused; the message is one line. `code`: of what could not be looked at."""
+
+    def __init__(self, message: str, code: Unseen | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Done(NamedTuple):
@@ -50,9 +59,22 @@ class Engine:
         done = subprocess.run(
             [self.name, *argv], input=text, capture_output=True, text=True, errors="replace", check=False
         )
-        lines = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        errors = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        return Done(done.returncode, done.stdout, (errors or lines or ["it said nothing"])[-1])
+        return Done(done.returncode, done.stdout, last_line(done.stderr, done.stdout))
+
+    def look(self, *argv: str) -> Done:
+        """Run a command that only looks, and return how it ended.
+
+        It is bounded in time and in what it prints, for it may run a program of an image, and the engine may hang.
+        """
+        status, output, errors = ask([self.name, *argv], LOOK_SECONDS)
+        return Done(status, output, last_line(errors, output))
+
+    def see(self, *argv: str) -> str:
+        """Return what a command prints that only looks. Raise EngineFailed with a code if it fails."""
+        done = self.look(*argv)
+        if done.status:
+            raise EngineFailed(f"{self.name} {' '.join(argv[:2])}: {done.said}", Unseen.ENGINE_FAILED)
+        return done.output
 
     def do(self, *argv: str) -> str:
         """Run a command and return its output. Raise EngineFailed with its last line if it fails."""
@@ -63,23 +85,29 @@ class Engine:
 
     def image(self, name: str) -> str:
         """Return the digest of an image that is here, nothing if it is not."""
-        done = self.try_to("image", "inspect", "--format", "{{.Id}}", name)
+        done = self.look("image", "inspect", "--format", "{{.Id}}", name)
         return done.output.strip() if done.status == 0 else ""
 
     def containers(self, *labels: str) -> list[Container]:
         """Return the containers that have all these labels (`name=value`)."""
         words = [word for label in labels for word in ("--filter", f"label={label}")]
-        ids = self.do("ps", "--all", "--quiet", "--no-trunc", *words).split()
-        return described(self.do("container", "inspect", *ids)) if ids else []
+        ids = self.see("ps", "--all", "--quiet", "--no-trunc", *words).split()
+        return described(self.see("container", "inspect", *ids)) if ids else []
 
     def container(self, name: str) -> Container | None:
         """Return the container of a name, None if there is none."""
-        done = self.try_to("container", "inspect", name)
+        done = self.look("container", "inspect", name)
         return described(done.output)[0] if done.status == 0 else None
 
     def remove(self, container: str) -> None:
         """Remove a container and its unnamed volumes, whatever runs in it."""
         self.do("rm", "--force", "--volumes", container)
+
+
+def last_line(errors: str, output: str) -> str:
+    """Return the last line of a program's errors, else of its output."""
+    lines = [line.strip() for line in output.splitlines() + errors.splitlines() if line.strip()]
+    return (lines or ["it said nothing"])[-1][:500]
 
 
 def described(text: str) -> list[Container]:
@@ -111,18 +139,27 @@ def engine_of(wanted: str, node: str) -> Engine:
     engine = Engine(there[0] if wanted == "auto" else wanted, os.geteuid() != 0)
     if engine.rootless:
         refuse_without_user_namespaces(node)
-    done = engine.try_to("ps", "--quiet")
+    done = engine.look("ps", "--quiet")
     if done.status:
-        raise EngineFailed(f"node_container_engine: {engine.name} does not work on {node}: {done.said}")
+        said = f"node_container_engine: {engine.name} does not work on {node}: {done.said}"
+        raise EngineFailed(said, Unseen.ENGINE_FAILED)
     return engine
 
 
-def engines_of(wanted: str, node: str) -> list[Engine]:
-    """Return the engines that may have a container of ours: the one that is named, or all that work here."""
+def engines_of(wanted: str, node: str) -> tuple[list[Engine], list[str]]:
+    """Return the engines that may have a container of ours: the one that is named, or all that work here.
+
+    Also why it is not known what the others here have, a line each. Raise EngineFailed if none works.
+    """
     if wanted != "auto":
-        return [engine_of(wanted, node)]
+        return [engine_of(wanted, node)], []
     there = [Engine(name, os.geteuid() != 0) for name in ENGINES if shutil.which(name)]
-    return [engine for engine in there if engine.try_to("ps", "--quiet").status == 0]
+    looks = [(engine, engine.look("ps", "--quiet")) for engine in there]
+    unseen = [f"could not look with {engine.name} ({done.said})" for engine, done in looks if done.status]
+    work = [engine for engine, done in looks if done.status == 0]
+    if unseen and not work:
+        raise EngineFailed(f"node_container_engine: on {node}, {' and '.join(unseen)}", Unseen.ENGINE_FAILED)
+    return work, unseen
 
 
 def installs(engine: str = "podman") -> str:
@@ -153,8 +190,11 @@ def first_python(engine: Engine, image: str, words: Sequence[str], source: str) 
 
     `words`: options of `run`; `source`: the text of entry.py.
     """
-    run = ("run", "--rm", "--network", "none", "--entrypoint", "python3", *words, image, "-I", "-S", "-c", source)
-    done = engine.try_to(*run, "look")
+    name = f"torchfleet-look-{os.getpid()}-{os.urandom(4).hex()}"
+    run = ("run", "--rm", "--name", name, "--network", "none", "--entrypoint", "python3", *words, image)
+    done = engine.look(*run, "-I", "-S", "-c", source, "look")
+    if done.status == NOT_ENDED:  # only the program that waits for the container was ended
+        engine.look("rm", "--force", name)
     if done.status == NOT_FOUND:
         raise EngineFailed(f"node_container_image: {image} has no python3; give an image with Python 3.8 or newer")
     try:

@@ -255,7 +255,7 @@ def wait(engine: Engine, wanted: Wanted, port: int, seconds: float) -> None:
             return
         there = engine.container(wanted.name)
         if there is None or not there.running:
-            said = engine.try_to("logs", wanted.name).said
+            said = engine.look("logs", "--tail", "20", wanted.name).said
             raise EngineFailed(f"{wanted.name} on {wanted.host} ended while it started: {said}")
         time.sleep(0.1)
     raise EngineFailed(f"{wanted.name} on {wanted.host} has no SSH server on {where} port {port} after {seconds:.0f} s")
@@ -272,7 +272,7 @@ def greets(address: str, port: int) -> bool:
 
 def read(engine: Engine, wanted: Wanted) -> tuple[str, list[str]]:
     """Return the node's Python and public host keys (type and base64), read in the container, not over the network."""
-    lines = engine.do("exec", wanted.name, "python3", "-I", "-S", "-c", READ).splitlines()
+    lines = engine.see("exec", wanted.name, "python3", "-I", "-S", "-c", READ).splitlines()
     return lines[0] if lines else "", [" ".join(line.split()[:2]) for line in lines[1:] if line.strip()]
 
 
@@ -282,9 +282,10 @@ def read(engine: Engine, wanted: Wanted) -> tuple[str, list[str]]:
 def absent(given: Mapping[str, object], check: bool) -> dict[str, object]:
     """Remove the node container of this cluster and host, and nothing else."""
     wanted = shape.wanted_of(given, os.geteuid())
+    engines, unseen = engines_of(str(given["engine"]), wanted.host)
     mine = [
         (engine, container)
-        for engine in engines_of(str(given["engine"]), wanted.host)
+        for engine in engines
         for container in engine.containers(*wanted.labels)
         if container.name == wanted.name  # an image that was made of a node may hand its labels on
     ]
@@ -293,7 +294,9 @@ def absent(given: Mapping[str, object], check: bool) -> dict[str, object]:
             engine.remove(container.id)
     verb = "would remove" if check else "removed"
     told = f"{verb} {wanted.name}" if mine else f"{wanted.name} does not exist on {wanted.host}"
-    return {"changed": bool(mine), "msg": told}
+    if unseen and not mine:
+        told = f"no {wanted.name} was found on {wanted.host}"
+    return {"changed": bool(mine), "msg": "; ".join([told, *unseen])}
 
 
 def built(given: Mapping[str, object], check: bool) -> dict[str, object]:
@@ -304,7 +307,7 @@ def built(given: Mapping[str, object], check: bool) -> dict[str, object]:
     if there is None or not there.running:
         raise EngineFailed(f"{wanted.name} does not run on {wanted.host}; start it: playbooks/containers.yml")
     mesh = os.path.join(str(given["home"]).replace("~", f"~{wanted.user}", 1), "ssh")
-    looked = engine.try_to("exec", wanted.name, "python3", "-I", "-S", "-c", THERE, mesh)
+    looked = engine.look("exec", wanted.name, "python3", "-I", "-S", "-c", THERE, mesh)
     if looked.status not in (0, NOTHING_THERE):
         raise EngineFailed(f"{wanted.name}: it cannot be told whether keys are in {mesh}: {looked.said}")
     if looked.status == 0:

@@ -17,7 +17,7 @@ import stat
 import subprocess
 import sys
 import time
-from typing import Sequence
+from typing import NamedTuple, Sequence, TypedDict
 
 from . import node_form, processes
 from .bootstrap import ENTRY, OLDEST
@@ -30,7 +30,7 @@ from .launcher_programs import on_search_path
 from .node_form import GROUPS_MOST
 from .open_files import BEFORE
 from .protocol import SurveyRequest, WantedContainer
-from .reasons import ImageFlaw
+from .reasons import ImageFlaw, Unseen
 from .records import ContainerFacts, ImageFacts
 
 START_SECONDS = 120.0  # for an image to start and to be looked at: importing torch takes seconds
@@ -331,14 +331,34 @@ def end_containers(engine: str, names: Sequence[str]) -> None:
         ask([*removal, *names], END_SECONDS)
 
 
-def left(home: str) -> list[tuple[str, str]]:
-    """Return engine and name of each container of this home whose job, or whose look at an image, is over."""
-    found = []
+class UnseenEngine(TypedDict):
+    """An engine that jobs used here and that did not list its containers."""
+
+    engine: str
+    code: Unseen
+    said: str  # for people
+
+
+class Left(NamedTuple):
+    """What jobs left in engines, as far as these tell it."""
+
+    containers: list[tuple[str, str]]  # engine and name
+    unseen: list[UnseenEngine]
+
+
+def left(home: str) -> Left:
+    """Return each container of this home whose job, or whose look at an image, is over."""
+    found: Left = Left([], [])
     for engine, row in ENGINES.items():
         if not row.listing or not os.path.exists(os.path.join(home, USED, engine)):
             continue
-        _rc, out, _err = ask([*row.listing, f"label={HOME_LABEL}={home}"], END_SECONDS)
-        found += [(engine, words[0]) for words in map(str.split, out.splitlines()) if words and is_left(home, *words)]
+        rc, out, err = ask([*row.listing, f"label={HOME_LABEL}={home}"], END_SECONDS)
+        if rc:
+            code = Unseen.ENGINE_FAILED if on_search_path(row.program) else Unseen.NO_ENGINE
+            found.unseen.append({"engine": engine, "code": code, "said": error_line(err)})
+            continue
+        rows = [words for words in map(str.split, out.splitlines()) if words and is_left(home, *words)]
+        found.containers.extend((engine, words[0]) for words in rows)
     return found
 
 
@@ -364,10 +384,16 @@ def monitors(home: str) -> list[tuple[processes.Process, str]]:
     return found
 
 
-def end_left(home: str, dry_run: bool = False) -> list[str]:
-    """Remove the containers of jobs that nobody looks after; return the names of those that are gone."""
-    rows = left(home)
-    for engine, name in [] if dry_run else rows:
+def end_left(home: str, dry_run: bool = False) -> tuple[list[str], list[UnseenEngine]]:
+    """Remove the containers of jobs that nobody looks after.
+
+    Return the names of those that are gone, and the engines of which that is not known.
+    """
+    rows, unseen = left(home)
+    if not rows or dry_run:
+        return [name for _engine, name in rows], unseen
+    for engine, name in rows:
         end_containers(engine, [name])
-    stay = left(home) if rows and not dry_run else []
-    return [name for engine, name in rows if (engine, name) not in stay]
+    stay, unseen = left(home)
+    unknown = [row["engine"] for row in unseen]
+    return [name for engine, name in rows if (engine, name) not in stay and engine not in unknown], unseen

@@ -47,7 +47,7 @@ class Collective(TypedDict):
 
     sequence: int
     operation: str
-    tensor: str  # elements and type of what the rank gives, such as "12 Float"; empty: not known, or nothing
+    tensor: str  # what the rank gives, such as "12 Float", or "48 bytes"; empty: not known, or nothing
 
 
 class Group(TypedDict):
@@ -222,8 +222,12 @@ def read_entry(entry: object) -> tuple[str, Collective, float, bool] | None:
 def tensor_of(entry: Mapping[str, object]) -> str:
     """Return elements and type of what a rank gives to a collective, "12 Float"; empty if it is nothing, or not known.
 
-    The shape does not count: the same elements in another shape are the same bytes. Of several tensors: their sum.
+    The shape does not count: the same elements in another shape are the same bytes. Of several tensors: their sum. The
+    records of backends mpi and ccl have bytes alone (torch_backends/csrc/record.cpp).
     """
+    size = entry.get("bytes")
+    if "input_sizes" not in entry and type(size) is int and 0 < size <= SEQUENCE_MOST:
+        return f"{size} bytes"
     sizes, types = entry.get("input_sizes"), entry.get("input_dtypes")
     if not isinstance(sizes, list) or not isinstance(types, list) or not sizes or not types:
         return ""

@@ -46,6 +46,7 @@ class Reaped(TypedDict):
 
     ended: list[Ended]
     containers: list[str]  # names of those whose jobs are over
+    unseen: list[containers.UnseenEngine]  # which may have more of these
     cancelled: list[str]  # the job that was named, if it ran
     removed: list[str]
     outputs: list[Outputs]  # of jobs that are kept because of them
@@ -71,7 +72,8 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
     running = [job.job_id for job in known if job.running()]
     over = [job for job in known if job.job_id not in running]
     done = [job for job in over if job.is_fetched()]
-    rows, boxes = look(home) if dry_run else end_leftovers(home), containers.end_left(home, dry_run)
+    rows = look(home) if dry_run else end_leftovers(home)
+    boxes, unseen = containers.end_left(home, dry_run)
     kept = [] if drop_outputs else [row for job in done for row in [outputs_of(job)] if row["files"]]
     gone = [job for job in done if job.job_id not in [row["job_id"] for row in kept]]
     for job in over:
@@ -83,6 +85,7 @@ def reap(home: str, job_id: str = "", dry_run: bool = False, drop_outputs: bool 
     return {
         "ended": rows,
         "containers": boxes,
+        "unseen": unseen,
         "cancelled": cancelled,
         "removed": [job.job_id for job in gone],
         "outputs": kept,

@@ -67,6 +67,13 @@ class ImageFlaw(Code):
     NOT_STARTED = "not_started"
 
 
+class Unseen(Code):
+    """Why it is not known which containers an engine has."""
+
+    NO_ENGINE = "no_engine"  # it was there when jobs used it
+    ENGINE_FAILED = "engine_failed"
+
+
 # The state that a job gets that was ended, unless all of its ranks succeeded.
 STATES: Mapping[EndReason, FinalState] = {
     EndReason.TIMED_OUT: "timed_out",

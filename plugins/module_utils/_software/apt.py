@@ -45,7 +45,7 @@ def install(request: Request, state: State) -> None:
         install_exactly(package)
     not_held = look(request)["not_held"]
     if not_held:
-        ledger.note(request["role"], "holds", not_held)
+        ledger.note_holds(request["role"], not_held)
         change("apt-mark", "hold", *not_held, what=f"{', '.join(not_held)} could not be held")
 
 

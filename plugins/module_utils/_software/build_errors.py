@@ -11,16 +11,17 @@ import re
 from typing import Sequence
 
 TRUST = "if you trust that file, add -e torchfleet_locked=false, which checks versions only"
+TRUST_OF_PROGRAM = "if you trust that file, write its checksum into the program's requirements"
 
 
-def errors_in(lines: Sequence[str]) -> list[str]:
-    """Return the lines that explain the failure.
+def errors_in(lines: Sequence[str], trust: str = TRUST) -> list[str]:
+    """Return the lines that explain the failure. `trust`: what to do about a wrong checksum.
 
     Of the first kind that occurs: wrong checksums, versions that exclude each other, a build error of pip, compiler
     errors, where make stopped, other errors of pip, the last lines.
     """
     if mismatches(lines):
-        return mismatches(lines)
+        return [f"{line}: {trust}" for line in mismatches(lines)]
     if conflict(lines):
         return conflict(lines)
     texts = [line.strip() for line in lines]
@@ -64,4 +65,4 @@ def mismatches(lines: Sequence[str]) -> list[str]:
         elif re.match(r"\S+==\S+ --hash=sha256:", line):
             name, _separator, digest = line.partition(" --hash=sha256:")
             found.append(f"{name} is required, and the lock has no such package; the file has the sha256 {digest}")
-    return [f"{line}: {TRUST}" for line in dict.fromkeys(found)]
+    return list(dict.fromkeys(found))

@@ -31,7 +31,7 @@ def install(request: Request, state: State) -> None:
     install_packages(*(package.replace("=", "-", 1) for package in look(request)["wrong_version"]))
     not_held = look(request)["not_held"]
     if not_held:
-        ledger.note(request["role"], "holds", not_held)
+        ledger.note_holds(request["role"], not_held)
         change(*DNF, "versionlock", "add", *not_held, what=f"{', '.join(not_held)} could not be held")
 
 

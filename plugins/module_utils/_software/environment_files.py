@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
 
-from .build_errors import errors_in
+from .build_errors import TRUST, errors_in
 
 RECEIPT = "torchfleet-receipt.json"
 LOCK_SECONDS = 900
@@ -137,8 +137,14 @@ def replaced(path: Path) -> Iterator[None]:
     remove(aside)
 
 
-def run(argv: Sequence[str], what: str, cwd: str | None = None, environment: Mapping[str, str] | None = None) -> None:
-    """Run a program to its end. Raise NotMadeError with `what` failed and the lines that explain it."""
+def run(
+    argv: Sequence[str],
+    what: str,
+    cwd: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    trust: str = TRUST,
+) -> None:
+    """Run a program to its end. Raise NotMadeError with `what` failed and the lines that explain it (errors_in())."""
     done = subprocess.run(
         argv,
         cwd=cwd,
@@ -149,5 +155,5 @@ def run(argv: Sequence[str], what: str, cwd: str | None = None, environment: Map
         check=False,
     )
     if done.returncode != 0:
-        errors = errors_in([line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()])
+        errors = errors_in([line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()], trust)
         raise NotMadeError(f"{what}: {'; '.join(errors) or f'exit status {done.returncode}'}")

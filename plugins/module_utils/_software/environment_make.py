@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Iterator, NamedTuple, TypedDict
 
+from .build_errors import TRUST, TRUST_OF_PROGRAM
 from .environment import Program, Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
@@ -236,7 +237,8 @@ def install(request: Request, place: str) -> tuple[dict[str, str], set[str]]:
         if call.packages or "--requirement" in call.options:
             what = " ".join(call.packages or request.packages)
             argv = [python, *PIP_INSTALL, *options, *kept, *call.options, "--", *call.packages]
-            run(argv, f"pip could not install {what}", environment=call.environment)
+            trust = TRUST_OF_PROGRAM if request.kept else TRUST
+            run(argv, f"pip could not install {what}", environment=call.environment, trust=trust)
             came = digests_in(report) if options else {}
             digests.update(came)
             unlocked.update([] if "--require-hashes" in call.options else came)

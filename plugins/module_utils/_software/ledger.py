@@ -25,7 +25,7 @@ LEDGER = Path("/var/lib/torchfleet/installed.json")
 # cluster's rules in the firewall; packages that were held, which may have been there before.
 KINDS = ("packages", "files", "groups", "members", "services", "rules", "holds")
 LEFT_OVER = ""  # instead of a role: not wanted any more, but something else on the machine needs it
-Entries = Dict[str, Dict[str, str]]  # by kind: the role by name
+Entries = Dict[str, Dict[str, str]]  # by kind: the role by name; of a hold: all roles that want it, with spaces between
 
 
 def read() -> Entries:
@@ -88,6 +88,25 @@ def note(role: str, kind: str, names: Iterable[str]) -> None:
     with changed() as entries:
         for name in names:
             entries[kind].setdefault(name, role)
+
+
+def note_holds(role: str, names: Iterable[str]) -> None:
+    """Note that a role holds these packages, beside the roles that hold them already."""
+    with changed() as entries:
+        for name in names:
+            entries["holds"][name] = " ".join(sorted({role, *entries["holds"].get(name, "").split()}))
+
+
+def forget_holds(role: str) -> None:
+    """Note that a role holds nothing any more."""
+    with changed() as entries:
+        left = {name: [each for each in roles.split() if each != role] for name, roles in entries["holds"].items()}
+        entries["holds"] = {name: " ".join(roles) for name, roles in left.items() if roles}
+
+
+def holds() -> dict[str, set[str]]:
+    """Return the roles that hold each package."""
+    return {name: set(roles.split()) for name, roles in read()["holds"].items()}
 
 
 def forget(kind: str, names: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ import re
 from typing import Iterable, NamedTuple
 
 from . import ledger
-from .packages import PackageError, ask, change, every_package, read_system, run
+from .packages import PackageError, ask, change, every_package, installed, read_system, run
 
 PURGE = (
     *("apt-get", "purge", "--yes", "--allow-change-held-packages"),
@@ -65,11 +65,13 @@ class Leaving(NamedTuple):
 
     packages: list[str]
     kept: list[str]
+    passed_on: list[str]  # those of them that are noted for this role, and then for the next one that is removed
     files: list[str]
     groups: list[str]
     members: list[str]
     services: list[str]
     holds: list[str]
+    shared_holds: list[str]  # which other roles keep
 
     @property
     def texts(self) -> list[str]:
@@ -82,6 +84,7 @@ class Leaving(NamedTuple):
             *(f"group {name}" for name in self.groups),
             *(f"service {name} (turned off)" for name in self.services),
             *(f"hold of {name}" for name in self.holds),
+            *(f"hold of {name} (other roles keep it)" for name in self.shared_holds),
         ]
 
 
@@ -89,24 +92,30 @@ def leaving(role: str, keep_packages: bool) -> Leaving:
     """Return what root would remove of a role. PackageError for a ledger that cannot be read."""
     there = every_package()
     ours = [] if keep_packages else [name for name in ledger.names_of(role, "packages") if name in there]
-    is_debian = read_system()[1] != "rpm"
-    kept = needed(ours, installed_packages()) if ours and is_debian else set()
+    kept = needed_or_held(role, ours) if ours else set()
     files = [path for path in ledger.names_of(role, "files") if os.path.lexists(path)]
     going = [name for name in ours if name not in kept]
+    noted = ledger.read()["packages"]
+    held = {} if keep_packages else {name: roles - {role} for name, roles in ledger.holds().items() if role in roles}
     return Leaving(
         packages=going,
         kept=sorted(kept),
+        passed_on=sorted(name for name in kept if noted[name] == role),
         files=[] if keep_packages else files,
         groups=ledger.names_of(role, "groups"),
         members=ledger.names_of(role, "members"),
         services=[] if keep_packages else ledger.names_of(role, "services"),
-        holds=[] if keep_packages else [name for name in held_by(role) if name in there and name not in going],
+        holds=[name for name, others in held.items() if not others and name in there and name not in going],
+        shared_holds=[name for name, others in held.items() if others],
     )
 
 
-def held_by(role: str) -> list[str]:
-    """Return the packages that a role held, also one that was there before, which stays and is free again."""
-    return ledger.names_of(role, "holds")
+def needed_or_held(role: str, ours: list[str]) -> set[str]:
+    """Return which packages of a role stay: others need them, or another role holds them."""
+    held = set(ours).intersection(name for name, roles in ledger.holds().items() if roles - {role})
+    if read_system()[1] == "rpm":  # what a held package needs is not looked up there: all stay, and go with that role
+        return set(ours) if held else set()
+    return held | needed(set(ours) - held, installed_packages())
 
 
 def remove(role: str, keep_packages: bool) -> None:
@@ -125,7 +134,7 @@ def remove(role: str, keep_packages: bool) -> None:
     if not keep_packages:
         free(going.holds)
         remove_packages(going.packages)
-        ledger.forget("holds", held_by(role))
+        ledger.forget_holds(role)
         noted = ledger.names_of(role, "packages")
         ledger.forget("packages", [name for name in noted if name not in going.kept])
         leave_over(going.kept)
@@ -137,11 +146,13 @@ def remove(role: str, keep_packages: bool) -> None:
 
 def free(names: list[str]) -> None:
     """Let upgrades change packages that stay and that we had held."""
-    if not names:
-        return
     is_rpm = read_system()[1] == "rpm"
+    if is_rpm:  # dnf fails for a package that is not locked any more
+        held = installed("rpm", names)[1]
+        names = [name for name in names if name in held]
     words = ("dnf", "--assumeyes", "versionlock", "delete") if is_rpm else ("apt-mark", "unhold")
-    change(*words, *names, what=f"the hold of {', '.join(names)} could not be lifted")
+    if names:
+        change(*words, *names, what=f"the hold of {', '.join(names)} could not be lifted")
 
 
 def leave_over(names: list[str]) -> None:

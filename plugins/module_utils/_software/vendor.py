@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Iterator, Mapping, TypedDict
 
+from . import ledger
 from .packages import exactly, installed, is_of, offered, read_system, text_of, upstream, was_interrupted
 from .repositories import Repository, family_of, repository_for
 
@@ -66,7 +67,7 @@ class State(TypedDict):
     versions: dict[str, str]  # of the packages that are installed
     missing: list[str]  # packages, also one of another branch
     wrong_version: list[str]  # packages that must have the version of another one, with that version
-    not_held: list[str]
+    not_held: list[str]  # also one that only other roles of ours hold: it would be free when they are removed
     changes_branch: bool  # the first package is installed, in another branch
     is_ours: bool  # the first package is held, as we do
     stale: list[str]  # files of the repositories that are not as they should be
@@ -93,13 +94,18 @@ def look(request: Request) -> State:
         "versions": versions,
         "missing": [name for name in wanted if name not in versions or name in moving],
         "wrong_version": wrong_versions(request["same_version"], versions),
-        "not_held": [name for name in request["hold"] if name in wanted and name not in held],
+        "not_held": [name for name in request["hold"] if name in wanted and not is_held(request["role"], name, held)],
         "changes_branch": bool(moving),
         "is_ours": bool(held.intersection(lead)),
         "stale": stale_files(repositories),
         "interrupted": was_interrupted(),
     }
     return state
+
+
+def is_held(role: str, package: str, held: set[str]) -> bool:
+    """Whether a package is held, and not only by other roles of ours. PackageError."""
+    return package in held and role in ledger.holds().get(package, {role})
 
 
 def left_to_do(state: State) -> list[str]:

@@ -15,9 +15,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from . import bounded_program
+from .bounded_program import Exceeded
 from .manifest import LABEL
 from .pod_kinds import KINDS
 
@@ -32,8 +35,22 @@ HELP = "kubectl get pods shows whether you can reach it"
 HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
 
 
+class KubeCode(Code):
+    """Why kubectl gave no answer that counts."""
+
+    NOT_STARTED = "kubectl_not_started"
+    NO_ANSWER = "kubectl_no_answer"
+    TOO_LONG = "kubectl_too_long"
+    FAILED = "kubectl_failed"
+    NO_JSON = "kubectl_no_json"
+
+
 class KubeError(InputError):
-    """kubectl failed, or cannot be started. One line, with the first that it said."""
+    """kubectl failed, or cannot be started. One line, with the first that it said, and a code."""
+
+    def __init__(self, code: KubeCode, allowed: str) -> None:
+        super().__init__("target", "kubernetes", allowed)
+        self.code = code.value
 
 
 @dataclass(frozen=True)
@@ -94,17 +111,20 @@ class Kubectl:
         """Return what kubectl prints. KubeError. `given`: what it reads, as JSON; `advice`: for a refusal."""
         data = b"" if given is None else json.dumps(given).encode()
         try:
-            done = subprocess.run([*self.words, *words], input=data, capture_output=True, timeout=seconds, check=False)
+            done = bounded_program.run([*self.words, *words], data, seconds, ANSWER_BYTES)
         except FileNotFoundError:
-            raise KubeError("target", "kubernetes", f"{self.program} is not on your PATH: install kubectl") from None
+            raise KubeError(KubeCode.NOT_STARTED, f"{self.program} is not on your PATH: install kubectl") from None
         except OSError as error:
-            raise KubeError("target", "kubernetes", f"{self.program} cannot be started: {error.strerror}") from None
-        except subprocess.TimeoutExpired:
-            raise KubeError("target", "kubernetes", f"kubectl {words[0]} gave no answer in {seconds:.0f} s") from None
-        if done.returncode:
-            raise KubeError("target", "kubernetes", f"kubectl {words[0]}: {first_line(done.stderr)}; {advice}")
-        if len(done.stdout) > ANSWER_BYTES:
-            raise KubeError("target", "kubernetes", f"kubectl {words[0]} printed more than {ANSWER_BYTES >> 20} MiB")
+            raise KubeError(KubeCode.NOT_STARTED, f"{self.program} cannot be started: {error.strerror}") from None
+        if done.exceeded == Exceeded.TIME:
+            raise KubeError(KubeCode.NO_ANSWER, f"kubectl {words[0]} gave no answer in {seconds:.0f} s")
+        if done.exceeded == Exceeded.SIZE:
+            much = f"kubectl {words[0]} printed more than {ANSWER_BYTES >> 20} MiB, and was ended"
+            raise KubeError(
+                KubeCode.TOO_LONG, f"{much}: give another namespace (-e pod_namespace=NAME), or clean this one"
+            )
+        if done.status:
+            raise KubeError(KubeCode.FAILED, f"kubectl {words[0]}: {first_line(done.stderr)}; {advice}")
         return done.stdout.decode("utf-8", "replace")
 
     def json(self, *words: str, given: object = None, advice: str = HELP) -> dict[str, object]:
@@ -113,7 +133,7 @@ class Kubectl:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise KubeError("target", "kubernetes", f"kubectl {words[0]} printed no JSON") from None
+            raise KubeError(KubeCode.NO_JSON, f"kubectl {words[0]} printed no JSON") from None
         return found if isinstance(found, dict) else {}
 
     def create(self, manifest: Mapping[str, object]) -> dict[str, object]:

@@ -37,7 +37,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .request import COLLECT_FILES
-from .run_directory import room_for, write_private
+from .run_directory import noted_limits, room_for, write_private
 
 LISTING = "artifacts.json"  # in the run directory
 PLACE = ".collecting"  # beside it: where files lie until all of a node have come
@@ -45,7 +45,7 @@ BEFORE = "before"  # in that place: what they replace, on its way out
 DAMAGED, LEFT, ABSENT, NONE = "damaged", "left", "absent", "none"  # codes, as UNREADABLE and those of WHY_REFUSED
 WHY_REFUSED = {
     TOO_MANY: "more files than collect_files={files} match",
-    TOO_LARGE: "what matches has more bytes than collect_limit={bytes}",
+    TOO_LARGE: "what matches has more bytes than {limit}",
     TOO_WIDE: "there are too many files to look through: give globs without **",
     NO_FOLDER: "the working directory cannot be read",
 }
@@ -88,9 +88,13 @@ class Hash(Protocol):
 class BroughtHome:
     """The files that the nodes of a job send of what its ranks wrote: checked, hashed and listed as they come."""
 
-    def __init__(self, hosts: Collection[str] | None, limits: Limits) -> None:
-        """`hosts` of the job's ranks, None if they are not known here; `limits` of each."""
+    def __init__(self, hosts: Collection[str] | None, limits: Limits, by_disk: bool = False) -> None:
+        """`hosts` of the job's ranks, None if they are not known here; `limits` of each.
+
+        `by_disk`: the free disk here is why it is not more bytes.
+        """
         self.border, self.limits = Border(hosts, limits), limits
+        self.limit = f"{limits.bytes:,}, for the free disk here" if by_disk else f"collect_limit={limits.bytes:,}"
         self.seen: dict[str, Hash] = {}  # by name
         self.reports: dict[str, NodeArtifacts] = {}
         self.torn: dict[str, list[str]] = {}  # lines on damaged files, by host
@@ -228,7 +232,7 @@ class BroughtHome:
     def not_sent(self) -> list[Fault]:
         """Return one or two for each node of which something did not come home."""
         faults: list[Fault] = []
-        values = {"files": f"{self.limits.files:,}", "bytes": f"{self.limits.bytes:,}"}
+        values = {"files": f"{self.limits.files:,}", "limit": self.limit}
         for host, report in sorted(self.reports.items()):
             code = report["refused"]
             if code:
@@ -272,5 +276,17 @@ def within_room(
     OSError.
     """
     hosts = {host for _rank, host in placement} if placement is not None else None
-    files, size = most or Limits(COLLECT_FILES, room_for(run_dir))
-    return BroughtHome(hosts, Limits(files, min(size, room_for(run_dir) // 2 // max(1, len(hosts or ())))))
+    room = room_for(run_dir) // 2 // max(1, len(hosts or ()))
+    files, size = most or Limits(COLLECT_FILES, room)
+    return BroughtHome(hosts, Limits(files, min(size, room)), by_disk=room <= size)
+
+
+def as_asked_for(run_dir: Path, placement: Collection[tuple[int, str]]) -> BroughtHome:
+    """Return what takes the files of a run of this controller that is over, within the limits that it was started with.
+
+    As train.yml does that follows its job. OSError.
+    """
+    limits = noted_limits(run_dir)
+    if limits is None:
+        return within_room(run_dir, placement)
+    return BroughtHome({host for _rank, host in placement}, limits)

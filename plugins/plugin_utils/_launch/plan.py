@@ -146,6 +146,8 @@ class LaunchPlan:
     lacking: tuple[str, ...] = ()  # nodes on which it is not, or not whole
     collect: tuple[str, ...] = ()  # globs of what ranks write that comes home
     collect_every: float | None = None  # seconds between two collections by who follows the job; None: at its end
+    collect_files: int = 0  # that a node may send of them, whoever fetches them on this controller
+    collect_limit: int = 0  # bytes
     secrets: tuple[str, ...] = ()  # names of variables whose values are shown nowhere
     packages: tuple[str, ...] = ()  # what the program needs beside torch, for people
     unmade: tuple[str, ...] = ()  # nodes that do not have these
@@ -299,6 +301,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
         owner=job.owner, warnings=tuple(warnings), collect_every=request.collect_every,
+        collect_files=request.collect_files, collect_limit=request.collect_limit,
     )  # fmt: skip
 
 

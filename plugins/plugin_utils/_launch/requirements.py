@@ -28,6 +28,7 @@ from .secrets import HIDDEN
 
 LEAST_FREE_BYTES = 64 << 20  # for a job's own files; what a rank writes is the user's to know
 SETUP = "install it with: ansible-playbook setup.yml"
+OWN_PYTHON = "install it there, or leave out python: then it is that of setup.yml"
 MESH = "ansible-playbook setup.yml --tags ssh_mesh"
 FABRIC = "ansible-playbook setup.yml --tags fabric"
 # Variables whose value is the name of a NIC. A wrong one is ignored by some libraries and hangs others for ever.
@@ -117,12 +118,13 @@ def check_nodes(request: Request, cluster: Cluster, facts: Mapping[str, NodeFact
 
     Any other program brings what it needs, as one in a container does.
     """
+    mend = OWN_PYTHON if request.python else SETUP
     for node in cluster.workers:
         fact = facts[node.name]
         if needs_torch and not fact["python"]:
-            raise InputError("python", fact["python_wanted"], f"not on {node.name}; {SETUP}")
+            raise InputError("python", fact["python_wanted"], f"not on {node.name}; {mend}")
         if needs_torch and not fact["torch"]:
-            raise InputError("torch", fact["python"], f"this Python on {node.name} has no torch; {SETUP}")
+            raise InputError("torch", fact["python"], f"this Python on {node.name} has no torch; {mend}")
         if fact["free_bytes"] < LEAST_FREE_BYTES:
             free = f"{fact['free_bytes'] >> 20} MiB free in {fact['home']} on {node.name}"
             raise InputError("disk", free, f"at least {LEAST_FREE_BYTES >> 20} MiB are needed: make room")

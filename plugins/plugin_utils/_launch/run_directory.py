@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import try_lock_open
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -145,6 +146,18 @@ def noted_every(run_dir: Path, asked: float | None) -> float | None:
         return None
     is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
     return asked or (float(every) if is_number and every >= 1.0 else None)
+
+
+def noted_limits(run_dir: Path) -> Limits | None:
+    """Return what a node may send of what ranks wrote, by the plan of a run of this controller; nothing if it collects
+    nothing. None: no plan is there, or one of an older version.
+    """
+    try:
+        plan = json.loads(own_plan(run_dir))
+        files, size = (int(plan[name]) for name in ("collect_files", "collect_limit"))
+        return Limits(files, size) if plan["collect"] else Limits(0, 0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def own_plan(run_dir: Path) -> str:

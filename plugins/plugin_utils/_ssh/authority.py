@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys impor
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from .certified_names import Certified, certified_from, valid_at
 from .mesh import (
     UNMADE,
     Member,
@@ -60,6 +61,7 @@ class Stored(NamedTuple):
     nodes: dict[str, Member]  # as of the last setup, by name
     revoked: dict[str, str]  # host keys of nodes that were removed or replaced, each with the name of its node
     shut_out: frozenset[str]  # those of them whose machine may be hostile
+    certified: Certified
 
 
 class Authority:
@@ -109,17 +111,24 @@ class Authority:
             nodes = {name: known_member({**node, "name": name}) for name, node in there["nodes"].items()}
             revoked = {strict_key(key): str(name) for key, name in there.get("revoked", {}).items()}
             shut_out = frozenset(strict_key(key) for key in there.get("shut_out", []))
+            certified = valid_at(time.time(), certified_from(there.get("certified", {})))
         except FileNotFoundError:
-            return Stored({}, {}, frozenset())
+            return Stored({}, {}, frozenset(), {})
         except (ValueError, TypeError, LookupError, AttributeError, KeyFailed):
             allowed = "it is damaged: remove it, and setup reads the host keys again"
             raise InputError("ssh_mesh_directory", str(self.path / "nodes.json"), allowed) from None
         if cluster != self.cluster:
             allowed = f"it belongs to cluster {cluster}: give each cluster its own directory"
             raise InputError("ssh_mesh_directory", str(self.path), allowed)
-        return Stored(nodes, revoked, shut_out)
+        return Stored(nodes, revoked, shut_out, certified)
 
-    def remember(self, members: Sequence[Member], revoked: Mapping[str, str], shut_out: Set[str] = frozenset()) -> None:
+    def remember(
+        self,
+        members: Sequence[Member],
+        revoked: Mapping[str, str],
+        shut_out: Set[str] = frozenset(),
+        certified: Certified | None = None,
+    ) -> None:
         """Store the nodes, without values that change by themselves, so that a second run changes nothing."""
         moment = {
             "clock": 0.0,
@@ -135,6 +144,7 @@ class Authority:
         stored: dict[str, object] = {"cluster": self.cluster, "nodes": nodes, "revoked": dict(revoked)}
         stored["inventory"] = self.inventory  # for _inventory/cluster_name.py
         stored |= {"shut_out": sorted(shut_out & revoked.keys())} if shut_out & revoked.keys() else {}
+        stored |= {"certified": certified} if certified else {}
         self.write("nodes.json", json.dumps(stored, indent=2, sort_keys=True) + "\n")
 
     def write(self, name: str, text: str) -> None:
@@ -223,12 +233,12 @@ class Authority:
 
     def forget(self, names: Sequence[str]) -> None:
         """Remove nodes, and after the last one all files of the cluster."""
-        before, revoked, shut_out = self.stored()
+        before, revoked, shut_out, certified = self.stored()
         left = [member for name, member in before.items() if name not in names]
         if self.dry_run or not self.path.exists():
             return
         if left:
-            self.remember(left, revoked_keys(revoked, before, left), shut_out)
+            self.remember(left, revoked_keys(revoked, before, left), shut_out, certified)
             return
         for name in ("user_ca", "user_ca.pub", "host_ca", "host_ca.pub", "nodes.json"):
             (self.path / name).unlink(missing_ok=True)
