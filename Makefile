@@ -44,7 +44,7 @@ help:
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
 	@echo 'make containers   ranks in images, with three engines on lab nodes, and faults there (some ten minutes)'
-	@echo 'make compat       programs of others, unchanged, with packages of the index (up to an hour; docs/frameworks.md)'
+	@echo 'make compat       programs of others, unchanged, with packages of the index (half an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make node-containers  long-lived containers with an sshd of their own, as nodes (root; some three minutes)'
 	@echo 'make cloud        clusters on EC2, with moto as its API and lab nodes as its instances (root; ten minutes)'
