@@ -431,6 +431,17 @@ options:
   pod_project:
     description: The project of Run:ai. Its namespace is C(runai-) and the project, unless O(pod_namespace) is given.
     type: str
+  pod_security:
+    description:
+      - What the programs in the pods may do. V(hardened) drops all capabilities, privilege escalation and the system
+        calls that the container runtime filters. V(restricted) is that without root, as Pod Security C(restricted)
+        wants it. V(none) sets nothing.
+      - The default is V(hardened); of O(pod_kind=mpijob) V(none), for its sshd needs rights of root.
+    type: str
+    choices: [hardened, restricted, none]
+  pod_user:
+    description: The uid of all processes in the pods, in place of the image's user.
+    type: int
   pod_manifest:
     description:
       - A file that is not there, such as V(job.json). The objects of the job are written into it; nothing is started.

@@ -107,6 +107,7 @@ def things(script: Path) -> list[Any]:
     given = {
         "pods": 2, "gpus_per_pod": 4, "pod_cpus": 8, "pod_memory": "64Gi", "pod_queue": "training", "job_timeout": 60,
         "pod_volumes": "a:/a,b:/b:ro", "pod_resources": {"rdma/rdma": 1}, "job_env": {"TOKEN": "x"}, "pod_shm": "8G",
+        "pod_security": "restricted", "pod_user": 1000,
         "pod_annotations": {"k8s.v1.cni.cncf.io/networks": "kube-system/roce"},
     }  # fmt: skip
     kinds = ("indexed", "jobs")

@@ -89,6 +89,11 @@ def test_how_many(given: dict[str, Any], pods: int, ranks: int) -> None:
         ({"pod_volumes": "a:/x b:/x"}, "two claims have one path"),
         ({"pod_volumes": "a:/../etc"}, "pod_volumes"),
         ({"python": "~/venv/bin/python"}, "python: .*whole path in the image"),
+        ({"pod_security": "strict"}, "pod_security: got .strict.; choose one of hardened, restricted, none"),
+        ({"pod_security": "restricted", "pod_user": 0}, "pod_user: got 0; .*-e pod_user=1000"),
+        ({"pod_security": "hardened", "pod_kind": "mpijob"}, "pod_security: got .hardened.; sshd .*pod_kind=indexed"),
+        ({"pod_user": 1000, "pod_kind": "mpijob"}, "pod_user: got 1000; .*pod_kind=indexed"),
+        ({"pod_user": -1}, "pod_user: got -1; give a whole number"),
         ({"backend": "mpi"}, "backend: .*torchrun starts no MPI"),
         ({"backend": "nccl"}, "backend: .*no GPU"),
     ],
@@ -155,6 +160,33 @@ def test_what_a_cluster_of_document_003_needs(script: Path) -> None:
     assert {"mountPath": "/data", "name": "claim-1", "readOnly": True} in pod["containers"][0]["volumeMounts"]
     assert {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(64 << 30)}} in pod["volumes"]
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "training" and job["spec"]["suspend"] is True
+
+
+POD_LIMITS = {"seccompProfile": {"type": "RuntimeDefault"}}
+OWN_LIMITS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "pod_has", "container_has"),
+    [
+        ({}, POD_LIMITS, OWN_LIMITS),
+        ({"pod_user": 1000}, {**POD_LIMITS, "runAsNonRoot": True, "runAsUser": 1000}, OWN_LIMITS),
+        ({"pod_user": 0}, {**POD_LIMITS, "runAsUser": 0}, OWN_LIMITS),
+        ({"pod_security": "restricted"}, {**POD_LIMITS, "runAsNonRoot": True}, OWN_LIMITS),
+        ({"pod_security": "none"}, None, None),
+        ({"pod_security": "none", "pod_user": 7}, {"runAsNonRoot": True, "runAsUser": 7}, None),
+        ({"pod_kind": "mpijob"}, None, None),
+    ],
+)
+def test_what_pods_may_do(script: Path, given: dict[str, Any], pod_has: object, container_has: object) -> None:
+    job = made(script, **given)
+    for kind, found in objects(job).items():
+        pod = found["spec"]["template"]["spec"] if kind.startswith("Job") else None
+        if pod:
+            assert pod.get("securityContext") == pod_has
+            assert pod["containers"][0].get("securityContext") == container_has
+    text = json.dumps(objects(job))
+    assert ("securityContext" in text) == bool(pod_has)
 
 
 def test_secrets_are_in_the_secret_alone(script: Path) -> None:

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets
 from .pod_files import encoded
 from .pod_plan import name_of
 from .pod_request import FILES, SECRETS, SHM, PodRequest
+from .pod_security import limits_of
 
 Json = Union[str, int, bool, None, list["Json"], dict[str, "Json"]]  # noqa: UP007
 Path = tuple[str | int, ...]
@@ -169,6 +170,7 @@ def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bo
     return [
         *fields,
         *below(("spec", "containers", 0), container(plan, pods, number, secrets)),
+        *below(("spec",), [Field(each.path, each.value, each.reason, each.source) for each in limits_of(pods)]),
         *volumes(plan, pods, secrets),
     ]
 

@@ -32,6 +32,8 @@ QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of
 RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
 PODS_MOST = 10_000
+UID_MOST = (1 << 31) - 1  # of runAsUser (Kubernetes API)
+HARDENED, RESTRICTED, NO_LIMITS = LEVELS = ("hardened", "restricted", "none")  # of pod_security
 FILES, SECRETS, SHM = "/etc/torchfleet", "/etc/torchfleet-secret", "/dev/shm"  # in the pods
 OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
@@ -68,6 +70,8 @@ NOT_FOR_RUNAI: Mapping[str, str] = {
     "pod_gpu_resource": "Run:ai counts GPUs itself: -e gpus_per_pod=4",
     "pod_shm": "--large-shm has no size",
     "pod_start_timeout": "nothing of ours waits for the pods",
+    "pod_security": "policies of Run:ai set it",
+    "pod_user": "policies of Run:ai set it",
     "pod_output": "all output is in the pods' logs: runai training pytorch logs NAME",
 }
 
@@ -104,12 +108,19 @@ class PodRequest:
     output: int = 4 << 20  # bytes of output of each pod that come home
     python: str = "python3"  # in the image: a path, or a name on its PATH
     project: str = ""  # of Run:ai
+    security: str = ""  # one of LEVELS; empty: the default of the kind
+    user: int | None = None  # the uid of all processes; None: the image's
     manifest: str = ""  # the file that the objects are written into, for others to submit
 
     @property
     def row(self) -> PodKind:
         """Return what is known of the kind."""
         return KINDS[self.kind]
+
+    @property
+    def level(self) -> str:
+        """Return what the pods may do: one of LEVELS. sshd, which the MPI operator starts, needs rights of root."""
+        return self.security or (NO_LIMITS if self.kind == "mpijob" else HARDENED)
 
     @property
     def followed(self) -> bool:
@@ -216,6 +227,8 @@ PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequ
     "pod_start_timeout": ("start_timeout", lambda name, value: parse_seconds(name, value, 600)),
     "pod_output": ("output", parse_bytes),
     "pod_project": ("project", parse_label),
+    "pod_security": ("security", lambda name, value: parse_choice(name, value, LEVELS)),
+    "pod_user": ("user", lambda name, value: parse_whole(name, value, 0, UID_MOST)),
     "pod_manifest": ("manifest", parse_manifest),
 }
 
@@ -262,6 +275,13 @@ def checked_for_kind(pods: PodRequest) -> PodRequest:
     """Return a request. InputError for what its kind does not have."""
     if pods.kind == "runai" and pods.pods < 2:
         raise InputError("pods", pods.pods, "these workloads of Run:ai have a master and workers: -e pods=2")
+    if pods.kind == "mpijob" and pods.level != NO_LIMITS:
+        advice = "sshd in an MPIJob's pods needs rights of root: leave it out, or choose -e pod_kind=indexed"
+        raise InputError("pod_security", pods.security, advice)
+    if pods.kind == "mpijob" and pods.user is not None:
+        raise InputError("pod_user", pods.user, "an MPIJob's sshd runs as the image's user: choose -e pod_kind=indexed")
+    if pods.level == RESTRICTED and pods.user == 0:
+        raise InputError("pod_user", 0, "pod_security=restricted has no root: give another number, -e pod_user=1000")
     lone = next((volume.claim for volume in pods.volumes if volume.read_only), "")
     if pods.kind == "runai" and lone:
         raise InputError("pod_volumes", lone, "Run:ai's command line has no claim to read only: leave :ro out")
