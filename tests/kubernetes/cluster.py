@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman imp
 from tests.kubernetes.build import TOOLS, build
 
 NAME, STORE = "torchfleet-kubernetes", "torchfleet-kubernetes-store"
-IMAGE, POD_IMAGE = "localhost/torchfleet-kubernetes:1", "localhost/torchfleet-pod:1"
+IMAGE, POD_IMAGE = "localhost/torchfleet-kubernetes:1", "localhost/torchfleet-pod:2"
 PAUSE = "localhost/torchfleet-pause:1"
 TOKEN = "torchfleet-kubernetes-lab"
 GATEWAY = "10.244.0.1"  # of the pods, and their DNS
@@ -266,7 +266,10 @@ def make_images() -> None:
             Path(folder, "Containerfile").write_text(f"FROM {base}\nRUN {install} && {clean}\n")
             podman("build", "--tag", IMAGE, folder)
     if not exists(POD_IMAGE):
-        podman("tag", base, POD_IMAGE)
+        with tempfile.TemporaryDirectory() as folder:
+            # Claims are mounted below the home of this machine's user: any user of a pod may pass there.
+            Path(folder, "Containerfile").write_text(f"FROM {base}\nRUN chmod 711 /root\n")
+            podman("build", "--tag", POD_IMAGE, folder)
     if not exists(PAUSE):
         with tempfile.TemporaryDirectory() as folder:
             text = f"FROM {IMAGE} AS all\nFROM scratch\nCOPY --from=all /usr/bin/catatonit /catatonit\n"

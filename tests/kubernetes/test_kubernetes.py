@@ -51,6 +51,16 @@ for path in glob.glob("/proc/[0-9]*/cmdline"):
         pass
 """
 SLEEPS = "import os, time\nprint('rank', os.environ['RANK'], 'sleeps', flush=True)\ntime.sleep(600)\n"
+RIGHTS = """import json, os
+names = ("CapBnd", "CapEff", "NoNewPrivs", "Seccomp")
+rows = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps({"uid": os.getuid(), **{name: int(rows[name], 16) for name in names}}))
+"""
+EATS = """import os, time
+print("rank", os.environ["RANK"], "eats", flush=True)
+held = b"x" * (2 << 30) if os.environ["RANK"] == "3" else b""
+time.sleep(600)
+"""
 FAILS = """import os, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 if os.environ["RANK"] == "3":
@@ -118,9 +128,9 @@ class Pods:
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
-    def begin(self, name: str, script: str) -> subprocess.Popen[str]:
+    def begin(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
         """Start a job, and return when all its pods have ranks that run."""
-        words = self.words(*self.job(name, script), "-e", "show_ranks=all")
+        words = self.words(*self.job(name, script), "-e", "show_ranks=all", *more)
         process = subprocess.Popen(
             words, cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
@@ -131,6 +141,11 @@ class Pods:
             assert line, seen
             seen += line
         return process
+
+    def pod_of(self, name: str, number: int) -> str:
+        """Return the name of a pod of a job."""
+        words = ("get", "pods", f"--selector=job-name=tf-{name}-{number}", "--output=name")
+        return self.cluster.ask(*words).stdout.strip().removeprefix("pod/")
 
     def result(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.place / "runs" / name / "result.json").read_text())
@@ -253,6 +268,7 @@ def clean(pods: Pods, *words: str) -> tuple[int, str]:
         ({"pod_image": "registry.invalid/none:1"}, "not started|ErrImagePull|ImagePullBackOff"),
         ({"python": "/usr/bin/python3"}, "No module named torch|torch"),
         ({"pod_volumes": "nothing:/nothing", "pod_start_timeout": 15}, 'persistentvolumeclaim "nothing" not found'),
+        ({"pod_security": "restricted"}, "runAsNonRoot and image will run as root"),
         ({"pod_context": "other"}, "not found for specified context: other"),
         ({"pod_namespace": "nowhere"}, 'namespaces "nowhere" not found'),
     ],
@@ -275,6 +291,83 @@ def test_without_credentials(pods: Pods) -> None:
     finally:
         pods.cluster.kubeconfig.write_text(kubeconfig)
     assert status != 0 and "must be logged in" in said, said
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_pod_is_evicted(pods: Pods) -> None:
+    """As `kubectl drain` does it."""
+    process = pods.begin("evicted", SLEEPS)
+    name = pods.pod_of("evicted", 1)
+    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
+    done = pods.cluster.ask("create", f"--raw={path}", "--filename=-", given=json.dumps(eviction))
+    assert done.returncode == 0, done.stderr
+    assert_lost(pods, process, "evicted", "tf-evicted-1 is lost: its pod was deleted")
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_pod_is_preempted(pods: Pods) -> None:
+    """By a pod of a higher class, for which the machine has no room beside the job."""
+    process = pods.begin("preempted", SLEEPS, "-e", "pod_cpus=100m")
+    cores = int(pods.cluster.ask("get", "nodes", "--output=jsonpath={.items[0].status.allocatable.cpu}").stdout)
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": preemptor(f"{cores * 1000 - 150}m")})
+    try:
+        done = pods.cluster.ask("create", "--filename=-", given=given)
+        assert done.returncode == 0, done.stderr
+        assert_lost(pods, process, "preempted", "is lost: its pod was deleted")
+        state = pods.cluster.ask("get", "pod", "urgent", "--output=jsonpath={.spec.nodeName}").stdout
+        assert state == "machine"  # the bystander has the room
+    finally:
+        pods.cluster.ask("delete", "--grace-period=0", "--force", "pod/urgent", "priorityclass/urgent")
+
+
+def preemptor(cores: str) -> list[dict[str, Any]]:
+    """Return a class, and a pod of it that asks for so many cores."""
+    container = {"name": "only", "image": PAUSE, "resources": {"requests": {"cpu": cores}}}
+    spec = {"priorityClassName": "urgent", "containers": [container], "terminationGracePeriodSeconds": 0}
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "urgent"}, "spec": spec}
+    return [{**urgent, "value": 1000}, pod]
+
+
+def assert_lost(pods: Pods, process: subprocess.Popen[str], name: str, why: str) -> None:
+    """Check that a job has ended as lost, with one line that says why, and that no process of it is left."""
+    said = process.communicate()[0]
+    result = pods.result(name)
+    assert process.returncode != 0 and result["state"] == "lost", said
+    assert why in result["first_failure"]["cause"], said
+    assert "Traceback" not in said and pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_job_timeout_ends_the_pods(pods: Pods) -> None:
+    status, said = pods.train("late", "-e", "job_timeout=5", script=SLEEPS)
+    assert status != 0 and pods.result("late")["state"] == "timed_out", said
+    assert "job_timeout of 5 s" in said and "Traceback" not in said and pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_rank_takes_more_memory_than_its_pod_has(pods: Pods) -> None:
+    """The kernel kills that rank, and the guard beside it lives to say so."""
+    status, said = pods.train("greedy", "-e", "pod_memory=1Gi", script=EATS)
+    result = pods.result("greedy")
+    assert status != 0 and result["state"] == "failed", said
+    failure = result["first_failure"]
+    assert (failure["rank"], failure["host"], failure["cause"]) == (3, "tf-greedy-1", "killed by SIGKILL"), said
+    assert pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_as_a_user_without_rights(pods: Pods) -> None:
+    """Ranks have no capability, no way to new ones, a filter of system calls, and the uid that was asked for."""
+    status, said = pods.train("limited", "-e", "pod_security=restricted", "-e", "pod_user=1000", script=RIGHTS)
+    assert status == 0, said
+    found = (pods.place / "runs" / "limited" / "ranks" / "0" / "stdout").read_text()
+    assert json.loads(found) == {"uid": 1000, "CapBnd": 0, "CapEff": 0, "NoNewPrivs": 1, "Seccomp": 2}
+    status, said = pods.train("open", "-e", "pod_security=none", script=RIGHTS)
+    assert status == 0, said
+    found = json.loads((pods.place / "runs" / "open" / "ranks" / "0" / "stdout").read_text())
+    assert found["uid"] == 0 and found["CapEff"] and not found["Seccomp"]
 
 
 @pytest.mark.timeout(SECONDS)
