@@ -145,7 +145,7 @@ class ActionModule(Action):
         with Session(self.head, self.ssh) as asked:  # it follows the job from then on, and fetches nothing
             placement = asked.attach(job_id)
         with tempfile.TemporaryDirectory(prefix="torchfleet-") as place:
-            missing = session.fetch(job_id, Path(place), placement, self.limit, over=False)
+            missing = session.fetch(job_id, Path(place), None, self.limit, over=False)  # only the head says the ranks
             for line in last_lines(Path(place), placement, self.shown):
                 display.display(line)
         return {"changed": False, "warnings": missing}
