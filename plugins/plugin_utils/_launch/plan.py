@@ -33,6 +33,7 @@ from .program_environment import (
     activation_warnings,
     check_environment,
     explained,
+    other_versions,
     search_path,
     unmade,
 )
@@ -284,6 +285,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     of_head = of_head or plan_node(head, facts[head.name], allocation, job, environment)
     launcher = facts[head.name if LAUNCHERS[request.launcher].on_head else nodes[0].name]["launcher"]
     warnings = [*job.warnings, *(job.data.warnings if job.data else ()), *activation_warnings(used)]
+    warnings += other_versions(job.needs, used)
     if python:
         warnings += idle_gpus(backend, candidates, given, allocation.ranks, allocation.np_source == "user")
     warnings += warnings_for(request, workers, facts, request.options.ports, secrets)
