@@ -223,7 +223,7 @@ def tensor_of(entry: Mapping[str, object]) -> str:
     """Return elements and type of what a rank gives to a collective, "12 Float"; empty if it is nothing, or not known.
 
     The shape does not count: the same elements in another shape are the same bytes. Of several tensors: their sum. The
-    records of backends mpi and ccl have bytes alone (torch_backends/csrc/record.cpp).
+    records of backends mpi, shm and ccl have bytes alone (torch_backends/csrc/record.cpp).
     """
     size = entry.get("bytes")
     if "input_sizes" not in entry and type(size) is int and 0 < size <= SEQUENCE_MOST:
