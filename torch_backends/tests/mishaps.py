@@ -145,6 +145,30 @@ def a_collective_in_the_callback_of_another() -> None:
     assert future.wait().tolist() == [2] * 3 and third.tolist() == [2] * 3
 
 
+def gradients_by_power_sgd(group: dist.ProcessGroup | None) -> torch.Tensor:
+    """Return what some steps of training find with PyTorch's hook, whose callbacks call collectives."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    replica = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    state = power_sgd.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    replica.register_comm_hook(state, power_sgd.powerSGD_hook)
+    for step in range(5):
+        model.zero_grad()
+        replica(torch.full((4, 64), 1.0 + rank() + step)).square().sum().backward()
+    assert state.compression_stats()[0] > 1  # the last steps were compressed
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+
+
+@check
+def power_sgd_finds_what_it_finds_with_gloo() -> None:
+    found = gradients_by_power_sgd(dist.group.WORLD)
+    expected = gradients_by_power_sgd(dist.new_group([0, 1], backend="gloo"))
+    assert float(found.abs().max()) > 0
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
 @check
 def what_is_received_after_its_group_is_gone() -> None:
     if BACKEND == "shm":
