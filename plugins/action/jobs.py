@@ -152,7 +152,8 @@ class ActionModule(Action):
         for line in home.said:
             display.display(line)
         found: Result = {"changed": bool(home.line), "run_dir": str(run_dir), "warnings": missing}
-        return {**found, "failed": True, "msg": missing[0]} if missing else found
+        wrong = [*missing, *home.refused]
+        return {**found, "failed": True, "msg": wrong[0]} if wrong else found
 
     def follow(self, session: Session, stop: StopWatch, job_id: str) -> Result:
         """Follow a job to its end, or end it. The controller that started it fetches its files."""

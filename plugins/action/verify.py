@@ -52,7 +52,7 @@ class ActionModule(Action):
 
         Raise InputError for an answer that no node can have given.
         """
-        groups = groups_of(variables)
+        head, workers = groups_of(variables)["head"][0], groups_of(variables)["workers"]
         asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
         checked = verify.take(asked, given["listened"], given["measured"])
         answers = checked.answers
@@ -61,7 +61,8 @@ class ActionModule(Action):
         now = proven_links.digests(facts, versions, checked.listened)
         proven = proven_links.read_proven("verify_matrix", given["matrix"])
         launchers = tuple(trial_module.TRIED) if given["launchers"] is None else given["launchers"]
-        trial = trial_module.plan_trial(answers, checked.listened, groups["head"][0], groups["workers"], launchers)
+        image = hostvars.has_image(given["container_image"], variables["hostvars"], workers)
+        trial = trial_module.plan_trial(answers, checked.listened, head, workers, launchers, image)
         trial = trial if given["all"] else proven_links.spare(trial, proven, now)
         if given["state"] == "plan":
             return {key: value for key, value in dataclasses.asdict(trial).items() if key not in JUDGED}
@@ -69,14 +70,14 @@ class ActionModule(Action):
         outcome = verify.Outcome(
             answers=answers,
             listened=checked.listened,
-            failures=health_answers.failures_of(groups["head"][0], given["logins"], list(answers)),
+            failures=health_answers.failures_of(head, given["logins"], list(answers)),
             measured=proven_links.joined(checked.measured, proven_links.rows_of(proven.measured, trial.kept)),
             runs=runs,
             trial=trial,
-            drift=compare(versions, groups["workers"]),
-            head=groups["head"][0],
-            workers=groups["workers"],
-            gpus={name: hostvars.expected_gpus(name, variables["hostvars"][name]) for name in groups["workers"]},
+            drift=compare(versions, workers),
+            head=head,
+            workers=workers,
+            gpus={name: hostvars.expected_gpus(name, variables["hostvars"][name]) for name in workers},
             speeds=speeds_of(runs),
             floor=given["floor_gbps"],
             cluster=given["cluster"],

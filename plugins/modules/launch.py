@@ -314,16 +314,18 @@ options:
   container_image:
     description:
       - The image that the launcher's daemons and the ranks run in, one container on each node. A name as Podman has it,
-        or the absolute path of an unpacked image on the nodes, for Charliecloud. V(none) is no image.
+        or the absolute path of an unpacked image or of a C(.sif) file on the nodes. V(none) is no image.
       - It must be on every node, and the same there. It needs Python 3.8 or newer, and torch for a Python script;
         O(python), C(torchfleet_mpirun) and C(torchfleet_mpiexec) are paths in the image then.
       - The default is the host variable C(torchfleet_container_image). The other three options have one as well.
     type: str
     version_added: 0.5.0
   container_engine:
-    description: What starts the image. V(auto) takes the one that is there for an image of that form.
+    description:
+      - What starts the image. V(auto) takes the first of these, in this order, that is there and starts images of that
+        form.
     type: str
-    choices: [auto, podman, charliecloud]
+    choices: [auto, podman, docker, charliecloud, apptainer]
     version_added: 0.5.0
   container_args:
     description: More options for the engine, as a list, or as one text that is split as a shell does.

@@ -56,6 +56,12 @@ options:
     type: list
     elements: dict
     default: []
+  container_image:
+    description:
+      - The image that jobs are to run in. One all-reduce is then run in it as well: an entry of RV(runs) says so.
+      - V(none) is no image. The default is that of the inventory, C(torchfleet_container_image).
+    type: str
+    version_added: 0.5.0
   report:
     description: File on the controller for the report.
     type: path
@@ -140,6 +146,7 @@ runs:
       workload_args: [--min-bytes, 1M, --max-bytes, 16M, --factor, "16", --iterations, "5"]
       job_env: {}
       ranks_per_node: 1
+      in_image: false
 report:
   description: Path of the report.
   returned: with O(state=judge)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import podman
-from tests.driver import command, parent, pids
+from tests.driver import command, parent, pids, wait_until
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab, namespace
 
@@ -17,7 +17,7 @@ NODES = ("n1", "n2")
 PYTHON = "/home/fleet/.torchfleet/pytorch/bin/python"  # of the nodes: the image is the same Debian, and sees the home
 ROOTFS = "/images/debian"  # on each node; ch-run 0.31 starts none that lies below / itself
 TAG = "localhost/job:1"
-IMAGES = {"podman": TAG, "charliecloud": ROOTFS}
+IMAGES = {"podman": TAG, "docker": TAG, "charliecloud": ROOTFS}
 # Podman in a node, which is a container without privileges: images lie in memory, whole for each container, for an
 # overlay cannot lie on another one, nor whiteouts in memory. There a program with the set-uid bit may write no maps of
 # user ids, one with the capability may.
@@ -34,10 +34,28 @@ runtime = "crun"
 """
 PREPARE = """set -e
 install -d -o fleet /run/store
+usermod -aG docker fleet
+systemctl mask --quiet --now docker.socket docker.service containerd.service
+ip link delete docker0 2>/dev/null || true
+rm -f /run/containerd/containerd.sock
 setcap cap_setuid+ep /usr/bin/newuidmap; chmod u-s /usr/bin/newuidmap
 setcap cap_setgid+ep /usr/bin/newgidmap; chmod u-s /usr/bin/newgidmap
 printf '%s' "$1" > /etc/containers/storage.conf
 printf '%s' "$2" > /etc/containers/containers.conf
+"""
+
+
+# dockerd needs more than a node may. It gets what root may on this machine, as on a privileged node, among the files,
+# addresses and processes of the node, whose control groups are read-only: it sees those of this test as its own root.
+DOCKERD = """set -e
+mount --make-rprivate /
+mount -t tmpfs cgroup /sys/fs/cgroup
+for name in $(awk '!/^#/ && $2 { print $1 }' /proc/cgroups); do
+    mkdir /sys/fs/cgroup/$name
+    mount -t cgroup -o $name cgroup /sys/fs/cgroup/$name
+done
+setsid dockerd --data-root /run/docker-data --default-cgroupns-mode private --bridge none --iptables=false \\
+    --ip6tables=false >/var/log/dockerd.log 2>&1 </dev/null &
 """
 
 
@@ -73,13 +91,22 @@ class InImages:
         lab.up()
         for node in NODES:
             lab.root(node, "sh", "-c", PREPARE, "sh", STORAGE, ENGINE)
+            self.start_docker(node)
             lab.ssh(node, f"podman load --quiet --input /image.tar && podman tag $(podman images -q | head -1) {TAG}")
+            lab.ssh(node, f"docker load --quiet --input /image.tar && docker tag $(docker images -q | head -1) {TAG}")
         done = self.cluster.play("setup.yml", "--skip-tags", "verify", mpis=["openmpi", "mpich", "intelmpi"])
         assert done.process.returncode == 0, done.log.read_text()
 
+    def start_docker(self, node: str) -> None:
+        """Start Docker's daemon among the files of a node; come back when it answers."""
+        spaces = [f"--{name}" for name in ("mount", "uts", "ipc", "net", "pid")]
+        words = ["nsenter", "--target", str(self.cluster.lab.init(node)[0]), *spaces]
+        subprocess.run([*words, "unshare", "--mount", "--cgroup", "sh", "-c", DOCKERD], check=True)
+        wait_until(lambda: self.cluster.lab.ssh(node, "docker", "version", check=False).returncode == 0, 60)
+
     def start(self, engine: str, script: Path, **given: Any) -> Job:
         """Start a job of two ranks on each node; come back while it runs."""
-        usual = {"container_image": IMAGES[engine], "lease": 6, "backend": "gloo"}
+        usual = {"container_image": IMAGES[engine], "container_engine": engine, "lease": 6, "backend": "gloo"}
         return self.cluster.start(workload=str(script), **{**usual, **self.given, **given})
 
     def play(self, engine: str, script: Path, **given: Any) -> Job:
@@ -96,8 +123,9 @@ class InImages:
         ]
 
     def left(self, *texts: str) -> dict[str, list[str]]:
-        """Return what is left on each node: processes whose command lines have a text, and records of Podman."""
-        words = "podman ps --all --format '{{.Names}}' --filter label=torchfleet.job"
+        """Return what is left on each node: processes whose command lines have a text, and records of the engines."""
+        listing = "ps --all --format '{{.Names}}' --filter label=torchfleet.job"
+        words = f"podman {listing}; docker {listing}"
         found = {
             node: [
                 *(" ".join(command(pid)) for pid in self.processes(node, *texts)),
@@ -121,9 +149,9 @@ class InImages:
 
 
 def container_nodes(name: str, root: Path) -> InImages:
-    """Return two nodes with Podman and Charliecloud that are not there yet."""
+    """Return two nodes with Podman, Docker and Charliecloud that are not there yet."""
     rootfs, archive = export_image(root)
-    packages = ["podman", "crun", "uidmap", "charliecloud-runtime", "libcap2-bin"]
+    packages = ["podman", "crun", "uidmap", "charliecloud-runtime", "docker.io", "libcap2-bin"]
     options: dict[str, Any] = {"nodes": 2, "nics": 2, "install": True, "image": "bare", "packages": packages}
     options["mounts"] = [f"{rootfs}:{ROOTFS}", f"{archive}:/image.tar"]
     return InImages(Cluster(Lab(name, root / "inventory", **options), root), {"python": PYTHON})

@@ -11,7 +11,7 @@ import pytest
 from tests.containers.nodes import IMAGES, NODES, InImages
 from tests.driver import wait_until
 
-ENGINES = ("podman", "charliecloud")
+ENGINES = ("podman", "docker", "charliecloud")
 LAUNCHERS = ("openmpi", "mpich", "intelmpi", "torchrun")
 SUM = """import os
 import torch
@@ -35,7 +35,7 @@ time.sleep(600)
 
 
 def nothing_is_left(images: InImages, text: str, seconds: float = 5) -> None:
-    """Wait until no process has this text in its command line, and Podman has no record of a job."""
+    """Wait until no process has this text in its command line, and no engine has a record of a job."""
     wait_until(lambda: not images.left(text), seconds, lambda: str(images.left(text)))
 
 
@@ -73,6 +73,7 @@ def test_a_rank_that_fails_is_blamed_and_nothing_stays(
     ("engine", "fault"),
     [
         *(("podman", fault) for fault in ("guard", "daemon", "conmon", "controller", "supervisor and guard")),
+        *(("docker", fault) for fault in ("guard", "controller", "supervisor and guard")),
         *(("charliecloud", fault) for fault in ("guard", "daemon", "controller")),
     ],
 )
@@ -126,6 +127,14 @@ def test_a_node_that_is_cut_off_ends_its_part_itself(images: InImages, folder: P
         ("podman", {"container_args": "--nonsense"}, "(Error: unknown flag: --nonsense)"),
         ("charliecloud", {"container_mounts": ["/nowhere"]}, "can't bind: source not found: /nowhere"),
         ("podman", {"container_engine": "charliecloud"}, "charliecloud does not start a name"),
+        (
+            "podman",
+            {"container_engine": "auto", "container_image": "/images/none.sif"},
+            "n1 has no apptainer: install it",
+        ),
+        ("docker", {"container_image": "localhost/none:1"}, "n1 has no such image: docker pull"),
+        ("docker", {"python": "/no/python"}, "it has no Python on n1"),
+        ("docker", {"container_args": "--nonsense"}, "(unknown flag: --nonsense)"),
     ],
 )
 def test_what_cannot_be_is_refused(

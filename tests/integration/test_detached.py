@@ -211,7 +211,8 @@ def test_a_detached_job_sends_no_more_than_it_was_started_with(fleet: Fleet, mod
     script.write_text(SAVES)
     go = detached(fleet, str(script), collect=["model-?"], collect_files=1)
     why = "more files than collect_files=1 match"
-    wait_until(lambda: why in jobs(fleet, do="collect", job_id="away").stdout, 60)
+    collected = wait_until(lambda: (told := jobs(fleet, do="collect", job_id="away")).rc and told, 60)
+    assert f"collect: nothing came from localhost: {why}; the files stay there" in collected.msg
     go.touch()
     waited = jobs(fleet, do="wait", job_id="away")
     assert waited.rc == 0

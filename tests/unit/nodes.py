@@ -55,6 +55,7 @@ def facts_of_a_node(**changed: Any) -> Facts:
         "program": None,
         "activation": None,
         "container": None,
+        "glibc": True,
         "jobs": [],
         "running": [],
         "leftovers": [],

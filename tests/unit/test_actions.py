@@ -96,6 +96,7 @@ def outcome(tmp_path: Path, **failed: bool) -> verify_module.Outcome:
             "failed": lost,
             "msg": "x",
             "run_dir": str(tmp_path / name),
+            "in_image": False,
         }
         for name, lost in failed.items()
     ]

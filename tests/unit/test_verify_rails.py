@@ -140,7 +140,7 @@ def findings_of(
                 lost = {"error": "no answer", "code": "dropped"} if step["node"] == dropped else {"error": ""}
                 row = {"node": step["node"], "network": trial.network, "rtt_us": 50.0, **lost}
                 rows[name].append({**row, "mbit_out": rate, "mbit_in": rate})
-    run = {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": ""}
+    run = {"launcher": "openmpi", "backend": "gloo", "failed": False, "msg": "", "run_dir": "", "in_image": False}
     outcome = verify.Outcome(answers, listened, [], rows, [run], trial, compare({}, workers), "n1", workers)
     return [(row.id, row.seen) for row in sort_out(verify.judge(outcome))]
 

@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
-from tests.driver import wait_until
+from tests.driver import running, wait_until
 from tests.unit.nodes import facts_of_a_node
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
@@ -279,7 +279,10 @@ def test_a_detached_job_is_ended_while_it_waits(tmp_path: Path, start: Callable[
     assert rows(other, tmp_path)["b"]["state"] == "cancelled"
 
 
-def test_a_detached_job_whose_process_is_killed_is_lost(tmp_path: Path, start: Callable[[], RemoteProcess]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_detached_job_whose_process_is_killed_is_lost(
+    tmp_path: Path, start: Callable[[], RemoteProcess], number: signal.Signals
+) -> None:
     """It is not started again: somebody wanted it to be gone."""
     first, second, other = start(), start(), start()
     queue(first, tmp_path, "a")
@@ -289,15 +292,16 @@ def test_a_detached_job_whose_process_is_killed_is_lost(tmp_path: Path, start: C
     assert waits_for(second)[1] == "a"
     private = Queue(str(tmp_path)).entries()[1]["private_tmp"]
     (holder,) = holders(tmp_path, "b")
-    os.kill(holder, signal.SIGKILL)
-    wait_until(lambda: waiting(tmp_path) == ["a"], 60)
+    os.kill(holder, number)
+    wait_until(lambda: waiting(tmp_path) == ["a"] and not running(holder), 60)
     assert rows(other, tmp_path)["b"]["state"] == "lost"
     assert result_of(tmp_path, "b")["first_failure"]["cause"].startswith("the process that waited was killed")
     assert len(tickets(tmp_path)) == 1 and not os.path.exists(private)
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["it lost power", "in order"])
 def test_a_detached_job_waits_again_in_its_place_after_the_head_restarted(
-    tmp_path: Path, start: Callable[[], RemoteProcess]
+    tmp_path: Path, start: Callable[[], RemoteProcess], number: signal.Signals
 ) -> None:
     first, third, other = start(), start(), start()
     entry = tmp_path / runtime_archive.entry()
@@ -313,7 +317,7 @@ def test_a_detached_job_waits_again_in_its_place_after_the_head_restarted(
     assert waits_for(second)[1] == "a"
     queue(third, tmp_path, "c")
     assert waits_for(third)[0] == 2
-    restart(tmp_path, "b")
+    restart(tmp_path, "b", number)
     assert (rows(other, tmp_path)["b"]["state"], waiting(tmp_path)) == ("waiting", ["a", "b", "c"])
     other.channel.send({"kind": "attach", "home": str(tmp_path), "job_id": "b"})
     assert answer(other)["kind"] == "attached" and waits_for(other) == (1, "a", "waiting")
@@ -327,10 +331,10 @@ def test_a_detached_job_waits_again_in_its_place_after_the_head_restarted(
     assert waiting(tmp_path) == ["c"] and len(tickets(tmp_path)) == 1
 
 
-def restart(home: Path, job_id: str) -> None:
-    """Leave a job that waits as a head leaves it that loses power and comes up again."""
+def restart(home: Path, job_id: str, number: signal.Signals = signal.SIGKILL) -> None:
+    """Leave a job that waits as a head leaves it that ends its processes by a signal and comes up again."""
     for pid in holders(home, job_id):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     wait_until(lambda: job_id not in waiting(home), 60)
     (name,) = [name for name in tickets(home) if name.endswith(f"-{job_id}")]
     place = JobDir(str(home / "queue" / name))

@@ -21,24 +21,13 @@ from typing import NamedTuple, Sequence, TypedDict
 
 from . import node_form, processes
 from .bootstrap import ENTRY, OLDEST
-from .engines import (
-    DEVICES,
-    ENGINES,
-    HOME_LABEL,
-    LIMITS,
-    USED,
-    Box,
-    Mount,
-    fitting,
-    form_of,
-    own_mounts,
-    without_doubles,
-    words_of,
-)
+from .engine_words import DEVICES, HOME_LABEL, LIMITS, Box, Mount, words_of
+from .engines import DIRECTORY, ENGINES, FILE, USED, fitting, form_of, own_mounts, without_doubles
 from .forms import BadFrame, Form
 from .inside import engine_environment, monitor_of
 from .job_directory import JOB_ID, JobDir, jobs, unique
 from .launcher_programs import on_search_path
+from .node_form import GROUPS_MOST
 from .open_files import BEFORE
 from .protocol import SurveyRequest, WantedContainer
 from .reasons import ImageFlaw, Unseen
@@ -48,6 +37,8 @@ START_SECONDS = 120.0  # for an image to start and to be looked at: importing to
 END_SECONDS = 20.0  # for an engine to end a container
 ANSWER_BYTES = 1 << 20  # of what an engine or an image says, the last are kept
 SAID_MOST = 64 << 20  # bytes; then it is ended
+HINT = re.compile(r"See '.*--help'")  # what Docker and Podman say after an error
+NAMED_ERROR = re.compile(r"error:|^(error|fatal)\b", re.IGNORECASE)  # as engines begin what went wrong
 LOOK_NAME = re.compile(r"torchfleet-look-([0-9]{1,10})\.")  # of a container, with the pid of who looks
 NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
 FLAWS = {NO_PYTHON: ImageFlaw.NO_PYTHON, OLD_PYTHON: ImageFlaw.OLD_PYTHON}
@@ -59,6 +50,7 @@ if sys.version_info < {OLDEST}:
 os.execv(sys.executable, [sys.executable, "-I", "-S"] + sys.argv[1:])
 """
 NAME = re.compile(r"torchfleet-[A-Za-z0-9][A-Za-z0-9._-]{0,140}\Z")  # of a container of ours
+FILE_ENDS = 1 << 20  # bytes of an image's file, at its begin and its end
 # Of what a directory has, its packages tell it from another one.
 PACKAGE_LISTS = ("etc/os-release", "var/lib/dpkg/status", "lib/apk/db/installed", "ch/metadata.json")
 PYTHON_PACKAGES = ("usr/lib", "usr/local/lib", "opt/conda/lib")
@@ -66,7 +58,7 @@ IMAGE_FACTS: Form[ImageFacts] = Form(
     {
         name: node_form.FACTS[name]
         for name in (
-            *("interpreter", "python", "python_wanted", "torch", "gpu_targets", "launcher", "backends"),
+            *("interpreter", "glibc", "python", "python_wanted", "torch", "gpu_targets", "launcher", "backends"),
             *("accelerators", "activation"),
         )
     }
@@ -76,7 +68,9 @@ IMAGE_FACTS: Form[ImageFacts] = Form(
 def look(wanted: WantedContainer, request: SurveyRequest, home: str) -> tuple[ContainerFacts, ImageFacts | None]:
     """Return what this node makes of an image, and what is in it: None if it has a flaw."""
     found = nothing_found(wanted)
-    there = [name for name in fitting(wanted["engine"], wanted["image"]) if on_search_path(ENGINES[name].program)]
+    read_only = any(mode for _here, _there, mode in wanted["mounts"])
+    fits = fitting(wanted["engine"], wanted["image"], read_only)
+    there = [name for name in fits if on_search_path(ENGINES[name].program)]
     if not there:
         return {**found, "flaw": ImageFlaw.NO_ENGINE}, None
     found["engine"] = there[0]
@@ -94,8 +88,10 @@ def nothing_found(wanted: WantedContainer) -> ContainerFacts:
         "image": "",
         "devices": [name for name, path in DEVICES.items() if os.path.exists(path)],
         "limits": limits(),
+        "gid": os.getgid(),
+        "groups": sorted({*os.getgroups()} - {os.getgid()})[:GROUPS_MOST],
         "user_home": os.path.expanduser("~"),
-        "has_environment": form_of(wanted["image"]) != "" and os.path.isfile(variables),
+        "has_environment": form_of(wanted["image"]) == DIRECTORY and os.path.isfile(variables),
         "flaw": ImageFlaw.NONE,
         "said": "",
     }
@@ -119,15 +115,42 @@ def image_id(engine: str, image: str) -> tuple[str, ImageFlaw, str]:
     """Return what tells an image from all others, what is wrong with it, and what the engine said."""
     row = ENGINES[engine]
     if not row.identify:
-        return (directory_id(image), ImageFlaw.NONE, "") if os.path.isdir(image) else ("", ImageFlaw.NO_IMAGE, "")
+        return path_id(image)
+    rc, _out, err = ask(row.works, START_SECONDS) if row.works else (0, "", "")
+    if rc:
+        return "", ImageFlaw.ENGINE_FAILED, error_line(err)
     rc, _out, err = ask([*row.exists, image], START_SECONDS)
     if rc:
         return "", ImageFlaw.NO_IMAGE if rc == 1 else ImageFlaw.ENGINE_FAILED, error_line(err)
     rc, out, err = ask([*row.identify, image], START_SECONDS)
-    found = out.strip()
-    if rc or not re.match(r"[0-9a-f:sha]{12,80}\Z", found):
+    found = out.strip().rpartition(":")[2]  # Docker's have their algorithm before them
+    if rc or not re.match(r"[0-9a-f]{12,80}\Z", found):
         return "", ImageFlaw.ENGINE_FAILED, error_line(err)
     return found, ImageFlaw.NONE, ""
+
+
+def path_id(image: str) -> tuple[str, ImageFlaw, str]:
+    """Return image_id of an image that is a path."""
+    found = file_id(image) if form_of(image) == FILE else directory_id(image) if os.path.isdir(image) else ""
+    return (found, ImageFlaw.NONE, "") if found else ("", ImageFlaw.NO_IMAGE, "")
+
+
+def file_id(path: str) -> str:
+    """Return a digest of a file's size and ends, empty if it is none: reading gigabytes takes half a minute.
+
+    A .sif file begins with the id and the time of its making (SIF specification, global header).
+    """
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                return ""
+            first = file.read(FILE_ENDS)
+            file.seek(max(0, found.st_size - FILE_ENDS))
+            last = file.read(FILE_ENDS)
+    except OSError:
+        return ""
+    return "file:" + hashlib.sha256(b"%d\0%s\0%s" % (found.st_size, first, last)).hexdigest()[:32]
 
 
 def directory_id(path: str) -> str:
@@ -166,7 +189,7 @@ def look_inside(
     asked = json.dumps({**request, "home": home, "container": None})
     python = ["/bin/sh", "-c", FIND_PYTHON, request["python"] or "python3", "-I", "-S", "-c", CHECK_PYTHON]
     argv = [*words_of(ENGINES[found["engine"]].parts(box)), *python, os.path.join(sys.path[0], ENTRY), "facts", asked]
-    rc, out, err = ask(argv, START_SECONDS)
+    rc, out, err = fenced(argv, START_SECONDS)
     if rc:
         end_containers(found["engine"], [name])
         return {**found, "flaw": FLAWS.get(rc, ImageFlaw.NOT_STARTED), "said": error_line(err)}, None
@@ -193,6 +216,8 @@ def box_of(
         mounts=without_doubles(mounts),
         devices=found["devices"],
         uid=os.getuid(),
+        gid=found["gid"],
+        groups=found["groups"],
         limits=found["limits"],
         args=wanted["args"],
         job_id=job_id,
@@ -221,8 +246,14 @@ def ask(argv: Sequence[str], seconds: float) -> tuple[int, str, str]:
         except TimeoutError as error:
             return 125, "", f"{argv[0]}: {error}"
         finally:
+            end_below(process.pid)
             end_group(process.pid)
     return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def fenced(argv: Sequence[str], seconds: float) -> tuple[int, str, str]:
+    """Return what ask() does, of a program that is not trusted: nothing that it started lives on."""
+    return ask([sys.executable, "-I", "-S", os.path.join(sys.path[0], ENTRY), "fenced", *argv], seconds)
 
 
 def said_by(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
@@ -258,6 +289,19 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+def end_below(pid: int) -> None:
+    """End what is below a program, in sessions of its own too. A program that has ended has nothing below it."""
+    until = time.monotonic() + END_SECONDS
+    while time.monotonic() < until:
+        found = processes.descendants(pid)
+        if not found:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first: it may start others as fast
+            for process in found:
+                processes.send(process, number)
+        time.sleep(0.005)
+
+
 def end_group(pid: int) -> None:
     """End a program, and what it left in its process group: ch-run leaves in the image's hands what comes of it."""
     try:
@@ -268,8 +312,8 @@ def end_group(pid: int) -> None:
 
 def error_line(text: str) -> str:
     """Return the first line in which a program names an error, else its last one, for people."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if "error:" in line.lower()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not HINT.match(line)]
+    named = [line for line in lines if NAMED_ERROR.search(line)]
     return [*named[:1], *lines[-1:], "it said nothing"][0][:300]
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The container engines: one row each, with the words that start an image and the reason of each word. Pure.
+"""The container engines: one row each, and which of them starts an image. Pure.
 
 There is one container for each node and job. The launcher's daemon and the ranks run in it, the guard and the
 supervisor outside. A container for each rank was measured as well: Open MPI is 3.6 times slower, because CMA is off
@@ -14,63 +14,24 @@ from __future__ import annotations
 import os
 from typing import Callable, Mapping, NamedTuple, Sequence
 
+from .engine_words import (
+    DEFAULT,
+    MEASURED,
+    TMP,
+    Box,
+    Mount,
+    Part,
+    apptainer_parts,
+    charliecloud_parts,
+    docker_parts,
+    is_below,
+    podman_parts,
+)
+
 AUTO = "auto"
-JOB_LABEL, HOME_LABEL = "torchfleet.job", "torchfleet.home"
-DIRECTORY, NAMED = "a directory", "a name"  # what an image may be
-MEASURED, DEFAULT, USER = "measured", "default", "user"  # where words come from
-TMP = "/tmp"
-KEEPER = "conmon.pid"  # in a job's directory
+DIRECTORY, FILE, NAMED = "a directory", "a file", "a name"  # what an image may be
+FILES = (".sif",)  # endings of images that are a file
 USED = "engines"  # directory in torchfleet's home: a file for each engine that jobs used here, and HOME in images
-# Device files that jobs need, by what they are. What a node has of them is given to the container.
-DEVICES: Mapping[str, str] = {
-    "nvidia": "/dev/nvidiactl",
-    "amd": "/dev/kfd",
-    "render": "/dev/dri",
-    "rdma": "/dev/infiniband",
-}
-
-
-# The node's own limits are given to the container: --ulimit host leaves a million files to root, who may not have them
-# (podman 4.3.1), and unlimited memlock is refused where the node's is lower.
-LIMITS: Mapping[str, str] = {
-    "memlock": "as on the node: RDMA locks memory",
-    "nofile": "as on the node: open files",
-    "nproc": "as on the node: processes",
-}
-
-
-class Part(NamedTuple):
-    """Words of an engine's command line that belong together, why they are there and where that comes from."""
-
-    words: tuple[str, ...]
-    reason: str
-    source: str = DEFAULT
-
-
-class Mount(NamedTuple):
-    """A path of the node that the container sees."""
-
-    here: str
-    there: str
-    read_only: bool = False
-    reason: str = "container_mounts"
-    source: str = USER
-
-
-class Box(NamedTuple):
-    """What a container is started for."""
-
-    image: str  # an id, or a path
-    name: str
-    home: str  # torchfleet's, on the node
-    mounts: Sequence[Mount]
-    devices: Sequence[str]  # keys of DEVICES
-    uid: int
-    limits: Mapping[str, Sequence[int]] = {}  # soft and hard, by keys of LIMITS
-    args: Sequence[str] = ()
-    job_id: str = ""  # empty: no job, the node is only looked at
-    user_home: str = ""  # the user's home directory on the node
-    has_environment: bool = False  # the directory has Charliecloud's file of variables
 
 
 class Engine(NamedTuple):
@@ -78,117 +39,25 @@ class Engine(NamedTuple):
 
     title: str  # for people
     program: str
-    form: str  # of its images: DIRECTORY or NAMED
+    forms: tuple[str, ...]  # of its images: of DIRECTORY, FILE and NAMED
     parts: Callable[[Box], list[Part]]  # the words before the program that runs in the image
-    exists: tuple[str, ...] = ()  # with the image: status 0 if it is there, 1 if not; empty: the directory tells
+    works: tuple[str, ...] = ()  # status 0 if the engine works: where `exists` cannot tell that from a missing image
+    exists: tuple[str, ...] = ()  # with the image: status 0 if it is there, 1 if not; empty: the path tells
     identify: tuple[str, ...] = ()  # with the image: prints its id
     listing: tuple[str, ...] = ()  # with HOME_LABEL=home: prints name and job of each container
     removal: tuple[str, ...] = ()  # with names: ends and removes containers; empty: they end with their processes
     fetch: str = ""  # how people bring an image to a node
+    below_guard: bool = (
+        True  # whether its containers' processes are below who started it; else the job's mark finds them
+    )
     read_only: bool = True  # whether it can mount a path so that nobody writes to it
-
-
-def podman_parts(box: Box) -> list[Part]:
-    """Return the words for Podman, rootless or as root."""
-    label = [f"{HOME_LABEL}={box.home}", *([f"{JOB_LABEL}={box.job_id}"] if box.job_id else [])]
-    parts = [
-        Part(("podman", "run", "--rm"), "one container for this node's part of the job"),
-        Part(("--name", box.name), "by this name it is ended"),
-        Part(tuple(word for text in label for word in ("--label", text)), "by these clean.yml finds it"),
-        Part(("--pull", "never"), "the image that was looked at, by its id: no other one"),
-        Part(("--entrypoint", ""), "the image's own entry point would start something else"),
-        Part(("--log-driver", "none"), "output lies in the job's files, not in Podman's as well"),
-        Part(("--network", "host"), "ranks reach the addresses of the nodes"),
-        Part(("--pid", "host"), "the guard and clean.yml know ranks by the pids that they have outside"),
-        Part(("--ipc", "host"), "/dev/shm is the node's: NCCL and MPI need more than 64 MB"),
-        Part(("--uts", "host"), "MPI tells nodes apart by their host names"),
-        Part(("--security-opt", "label=disable"), "SELinux would hide what is mounted"),
-        *(
-            Part(("--ulimit", f"{name}={soft}:{hard}"), LIMITS[name], MEASURED)
-            for name, (soft, hard) in sorted(box.limits.items())
-        ),
-    ]
-    if box.job_id:
-        keeper = keeper_file(box.home, box.job_id)
-        parts.append(Part(("--conmon-pidfile", keeper), "the guard ends the job if Podman's monitor is gone"))
-    if box.uid:
-        parts.append(Part(("--userns", "keep-id"), "you are the same user inside: your files stay yours"))
-    return [
-        *parts,
-        *podman_devices(box.devices),
-        *(
-            Part(("--volume", f"{mount.here}:{mount.there}{':ro' * mount.read_only}"), mount.reason, mount.source)
-            for mount in box.mounts
-        ),
-        *user_words(box),
-        Part((box.image,), "the image", MEASURED if box.job_id else USER),
-    ]
-
-
-def keeper_file(home: str, job_id: str) -> str:
-    """Return the file with the pid of the engine's monitor, if it has one."""
-    return f"{home}/jobs/{job_id}/{KEEPER}"
-
-
-def podman_devices(devices: Sequence[str]) -> list[Part]:
-    """Return the words for the devices of a node (cdi.md of podman-run, ROCm's and the kernel's documentation)."""
-    parts = []
-    if "nvidia" in devices:
-        parts.append(
-            Part(("--device", "nvidia.com/gpu=all"), "all NVIDIA GPUs, by CDI: nvidia-ctk cdi generate", MEASURED)
-        )
-    if "amd" in devices:
-        parts.append(Part(("--device", DEVICES["amd"]), "AMD's GPUs compute through it", MEASURED))
-    if "render" in devices and "nvidia" not in devices:
-        parts.append(Part(("--device", DEVICES["render"]), "AMD's and Intel's GPUs", MEASURED))
-        parts.append(Part(("--group-add", "keep-groups"), "your groups render and video open the GPUs", MEASURED))
-    if "rdma" in devices:
-        parts.append(Part(("--device", DEVICES["rdma"]), "RDMA devices", MEASURED))
-    return parts
-
-
-def charliecloud_parts(box: Box) -> list[Part]:
-    """Return the words for Charliecloud: network, pids, /dev, /dev/shm and limits are the node's there anyway."""
-    parts = [
-        Part(("ch-run",), "one container for this node's part of the job"),
-        Part(("--unset-env", "PYTHON*"), "paths of the node's Python are none of the image"),
-        Part(("--unset-env", "LD_*"), "paths of the node's libraries are none of the image"),
-    ]
-    if box.has_environment:
-        parts.append(Part(("--set-env",), "the image's own variables", MEASURED))
-    at_home = in_own_home(box)
-    if at_home:
-        reason = "your home, which has torchfleet's: a directory cannot be made in an image that is read only"
-        parts.append(Part(("--home",), reason, MEASURED))
-    mounts = [mount for mount in box.mounts if mount.there != TMP]  # ch-run has the node's /tmp
-    if at_home:
-        mounts = [mount for mount in mounts if not (mount.here == mount.there and is_below(mount.here, box.user_home))]
-    return [
-        *parts,
-        *(Part(("--bind", f"{mount.here}:{mount.there}"), mount.reason, mount.source) for mount in mounts),
-        *user_words(box),
-        Part((box.image, "--"), "the image", USER),
-    ]
-
-
-def in_own_home(box: Box) -> bool:
-    """Whether torchfleet's home is below the directory that ch-run --home binds: /home/$USER."""
-    return box.user_home.startswith("/home/") and is_below(box.home, box.user_home)
-
-
-def is_below(path: str, place: str) -> bool:
-    return path == place or path.startswith(place.rstrip("/") + "/")
-
-
-def user_words(box: Box) -> list[Part]:
-    return [Part(tuple(box.args), "container_args", USER)] if box.args else []
 
 
 ENGINES: Mapping[str, Engine] = {
     "podman": Engine(
         title="Podman",
         program="podman",
-        form=NAMED,
+        forms=(NAMED,),
         parts=podman_parts,
         exists=("podman", "image", "exists"),
         identify=("podman", "image", "inspect", "--format", "{{.Id}}"),
@@ -196,13 +65,33 @@ ENGINES: Mapping[str, Engine] = {
         removal=("podman", "rm", "--force", "--ignore", "--time", "0"),
         fetch="podman pull IMAGE, or podman load --input ARCHIVE",
     ),
+    "docker": Engine(
+        title="Docker",
+        program="docker",
+        forms=(NAMED,),
+        parts=docker_parts,
+        works=("docker", "version"),
+        exists=("docker", "image", "inspect"),
+        identify=("docker", "image", "inspect", "--format", "{{.Id}}"),
+        listing=("docker", "ps", "--all", "--format", '{{.Names}} {{.Label "torchfleet.job"}}', "--filter"),
+        removal=("docker", "rm", "--force"),
+        fetch="docker pull IMAGE, or docker load --input ARCHIVE",
+        below_guard=False,
+    ),
     "charliecloud": Engine(
         title="Charliecloud",
         program="ch-run",
-        form=DIRECTORY,
+        forms=(DIRECTORY,),
         parts=charliecloud_parts,
         fetch="ch-convert IMAGE DIRECTORY",
         read_only=False,
+    ),
+    "apptainer": Engine(
+        title="Apptainer",
+        program="apptainer",
+        forms=(FILE, DIRECTORY),
+        parts=apptainer_parts,
+        fetch="apptainer pull FILE docker://IMAGE, or apptainer build --sandbox DIRECTORY FILE",
     ),
 }
 CHOICES = (AUTO, *ENGINES)
@@ -226,6 +115,8 @@ OWNED = frozenset(
         *("--conmon-pidfile", "--cgroups", "--user", "-u", "--replace", "--home", "--cd", "-c", "--join", "-j"),
         *("--label", "-l", "--label-file", "--pod", "--pod-id-file", "--rootfs", "--timeout", "--sig-proxy"),
         *("--join-ct", "--join-pid", "--join-tag", "--private-tmp"),
+        *("--contain", "--containall", "-C", "--compat", "--fakeroot", "-f", "--no-home", "--pwd", "--cleanenv"),
+        *("-p", "-n", "--hostname", "-h", "--cwd", "--sharens", "--fusemount", "--netns-path"),
     }
 )
 SWITCHES = "Pdiqtvw"  # options of one letter that take no value in an engine: more may stand behind them, as in -Pd
@@ -244,17 +135,21 @@ def is_owned(word: str) -> bool:
 
 def form_of(image: str) -> str:
     """Return what an image is by its name."""
-    return DIRECTORY if image.startswith("/") else NAMED
+    if not image.startswith("/"):
+        return NAMED
+    return FILE if image.endswith(FILES) else DIRECTORY
 
 
-def fitting(engine: str, image: str) -> list[str]:
-    """Return the engines that may start an image, the first choice first; `engine` may be AUTO."""
-    return [name for name, row in ENGINES.items() if engine in (name, AUTO) and row.form == form_of(image)]
+def fitting(engine: str, image: str, read_only: bool = False) -> list[str]:
+    """Return the engines that may start an image, the first choice first.
 
-
-def words_of(parts: Sequence[Part]) -> list[str]:
-    """Return the words of a command line in order."""
-    return [word for part in parts for word in part.words]
+    `engine` may be AUTO; `read_only`: whether something is mounted so that nobody writes to it.
+    """
+    return [
+        name
+        for name, row in ENGINES.items()
+        if engine in (name, AUTO) and form_of(image) in row.forms and (row.read_only or not read_only)
+    ]
 
 
 def without_doubles(mounts: Sequence[Mount]) -> list[Mount]:

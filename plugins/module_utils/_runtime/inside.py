@@ -10,7 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Mapping, cast
 
-from .engines import KEEPER, USED
+from .engine_words import KEEPER
+from .engines import USED
 from .job_directory import JobDir, open_file
 from .launchers import INHERITED, LAUNCHERS
 from .processes import JOB_DIR_VARIABLE, JOB_VARIABLE, Process, read

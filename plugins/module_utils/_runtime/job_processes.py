@@ -12,7 +12,7 @@ from typing import Collection, NamedTuple
 from . import processes as processes_module
 from .ending import Trees, trees_below
 from .job_directory import JobDir
-from .launchers import STARTED_BY_SLURMD
+from .launchers import is_started_elsewhere
 from .orders import Order
 from .processes import Process
 from .records import RankRecord
@@ -42,14 +42,14 @@ class Snapshot(NamedTuple):
 
 
 def snapshot_of(job: JobDir, order: Order, excluded: Collection[int], launchers: Collection[int]) -> Snapshot:
-    """Return the living processes of a job: those below this process, and ranks that Slurm's daemon started.
+    """Return the living processes of a job: those below this process, and ranks that a daemon of the node started.
 
     `excluded`: pids below this process outside the job; `launchers`: of the launcher and of what it started.
     """
     records = [record for rank in order["ranks"] for record in [job.record(rank)] if record]
     children = processes_module.by_parent()
     found = {process.pid: process for process in processes_module.descendants(os.getpid(), children)}
-    if order["launcher"]["name"] in STARTED_BY_SLURMD:
+    if is_started_elsewhere(order):
         marked = processes_module.marked(children)
         for top in [process for process, mark in marked if mark.job_dir == job.path]:
             for process in (top, *processes_module.descendants(top.pid, children)):

@@ -12,7 +12,7 @@ import signal
 from .inside import engine_environment, is_outside, launcher_environment, marked_environment
 from .job_directory import JobDir
 from .job_processes import Snapshot
-from .launchers import STARTED_BY_SLURMD
+from .launchers import is_started_elsewhere
 from .open_files import restore_files
 from .orders import Order
 from .remote_shell import shell_pids
@@ -47,7 +47,7 @@ def launcher_pids(seen: Snapshot, job: JobDir, order: Order, private_tmp: str) -
     Remote shells are known by their files: they may be about to die after a launcher that is gone.
     """
     wrappers = {record["wrapper_pid"] for record in seen.records}
-    if order["launcher"]["name"] in STARTED_BY_SLURMD:
+    if is_started_elsewhere(order):
         below = {process.pid for tree in seen.trees.values() for process in tree.all}
         return {process.pid for process in seen.processes} - wrappers - below
     found = {job.launcher().get("pid", 0), *shell_pids(private_tmp)}

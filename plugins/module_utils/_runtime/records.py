@@ -155,8 +155,10 @@ class ContainerFacts(TypedDict):
 
     engine: str  # of engines.ENGINES; empty: there is none for such an image
     image: str  # what tells it from all others: its id, or a digest of its packages
-    devices: list[str]  # of the node: keys of engines.DEVICES
-    limits: dict[str, list[int]]  # soft and hard, by keys of engines.LIMITS; -1: none
+    devices: list[str]  # of the node: keys of engine_words.DEVICES
+    limits: dict[str, list[int]]  # soft and hard, by keys of engine_words.LIMITS; -1: none
+    gid: int
+    groups: list[int]  # the user's other groups
     user_home: str
     has_environment: bool  # Charliecloud's file of variables is in it
     flaw: ImageFlaw
@@ -167,6 +169,7 @@ class ImageFacts(TypedDict):
     """What ranks find where they run: on the node, or in an image."""
 
     interpreter: str  # for our own code
+    glibc: bool  # whether its C library is glibc, which our MPIs from wheels need
     python: str
     python_wanted: str
     torch: dict[str, str] | None

@@ -94,6 +94,7 @@ def image_facts(request: SurveyRequest, home: str, usual: str) -> ImageFacts:
     torch = torch_build(python)
     return {
         "interpreter": sys.executable,
+        "glibc": has_glibc(),
         "python": python if os.access(python, os.X_OK) else "",
         "python_wanted": python,
         "torch": torch,
@@ -105,10 +106,19 @@ def image_facts(request: SurveyRequest, home: str, usual: str) -> ImageFacts:
     }
 
 
+def has_glibc() -> bool:
+    """Whether the C library here is glibc: others, as Alpine's musl, know no such name (confstr(3))."""
+    try:
+        return bool(os.confstr("CS_GNU_LIBC_VERSION"))
+    except (OSError, ValueError):
+        return False
+
+
 def nothing_there(python: str) -> ImageFacts:
     """Return the facts of an image that could not be looked at."""
     return {
         "interpreter": "",
+        "glibc": True,
         "python": "",
         "python_wanted": python,
         "torch": None,

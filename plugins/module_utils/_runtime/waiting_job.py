@@ -63,6 +63,8 @@ class WaitingJob:
         """Wait, and run the job. One that did not wait is refused as any other is. `again`: the place that it had."""
         try:
             reason = self.wait(self.enter_again(again) if again else self.enter())
+            if reason and self.head.signalled and self.stays():
+                return
             refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave, self.rule)
         except (OSError, ValueError) as error:
             reason, refused = None, protocol.Refused(kind="refused", reason=f"cannot wait in the queue: {error}")
@@ -111,6 +113,18 @@ class WaitingJob:
             remove(old)
         return ticket
 
+    def stays(self) -> bool:
+        """Let go of the ticket of a job that is kept, so that it waits again if the head restarts now.
+
+        A machine that goes down sends SIGTERM to all processes. If it does not, the next who looks finds the job lost.
+        """
+        ticket = self.ticket
+        if not ticket or not ticket.valid or kept_in(JobDir(place_of(ticket.path))) is None:
+            return False
+        self.ticket = None
+        os.close(ticket.descriptor)
+        return True
+
     def leave(self) -> None:
         """Leave the queue: the job runs, or is over."""
         ticket, self.ticket = self.ticket, None
@@ -126,6 +140,8 @@ class WaitingJob:
         facts, looked = self.nodes.facts, time.monotonic()
         ahead: Sequence[Ahead] = ()
         while True:
+            if self.head.signalled:  # first: as the head goes down, what is ahead of it goes as well
+                return reasons.signalled(self.head.signalled, "the supervisor")
             ahead = self.queue.ahead_of(ticket, ahead)
             if not ahead and self.waited and time.monotonic() >= looked:
                 facts, looked = self.nodes.look_anew(), time.monotonic() + NODES_SECONDS
@@ -161,8 +177,6 @@ class WaitingJob:
 
     def reason_to_end(self, ticket: Ticket, ahead: Sequence[Ahead]) -> Reason | None:
         """Return why the job must not wait any longer, or None."""
-        if self.head.signalled:
-            return reasons.signalled(self.head.signalled, "the supervisor")
         frame = self.audience.receive()
         if frame and frame["kind"] == "end":
             return reasons.reason_in(frame)

@@ -54,6 +54,7 @@ class TriedRun(TypedDict):
     workload_args: list[str]
     job_env: dict[str, str]
     ranks_per_node: int
+    in_image: bool  # whether ranks run in the image that the user or the inventory names
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,12 @@ def plan_trial(
     head: str,
     workers: Sequence[str],
     launchers: Collection[str] = tuple(TRIED),
+    has_image: bool = False,
 ) -> Trial:
-    """Return the tests to run, with these launchers. Nodes that do not answer or have no fabric are left out."""
+    """Return the tests to run, with these launchers. Nodes that do not answer or have no fabric are left out.
+
+    `has_image`: whether the user or the inventory names an image for the ranks.
+    """
     nodes = answering(answers)
     fabrics = {name: fabric for name, fabric in published(listened).items() if listened[name].get("agent")}
     first = [name for name in (head, *fabrics) if name in fabrics and (name in workers or len(workers) < 2)]
@@ -109,7 +114,8 @@ def plan_trial(
         tuple(login_to(name, facts) for name in nodes if (facts := answers[name].facts)) if len(answers) > 1 else ()
     )
     plan = {name: [*full_size(own, name, listened), *rails.steps.get(name, ())] for name, own in steps.items()}
-    jobs = (*runs, *burn_in_of(runs)) if head in nodes else ()
+    in_image = in_image_of(runs) if has_image else []
+    jobs = (*runs, *burn_in_of(runs), *in_image) if head in nodes else ()
     return Trial(nodes, logins, network, plan, jobs, rails.untested, rails.left_out)
 
 
@@ -158,7 +164,14 @@ def run_with(launcher: str, backend: str, workers: int) -> TriedRun:
         ],
         "job_env": NCCL_LOG if backend == "nccl" else {},
         "ranks_per_node": 0 if device != "cpu" else 2 if workers == 1 else 1,
+        "in_image": False,
     }
+
+
+def in_image_of(runs: Sequence[TriedRun]) -> list[TriedRun]:
+    """Return the all-reduce that is run in an image too: that of GPUs if there is one, for it may not see them."""
+    of_gpus = [run for run in runs if BACKENDS[run["backend"]].device != "cpu"]
+    return [{**run, "in_image": True} for run in [*of_gpus, *runs][:1]]
 
 
 def burn_in_of(runs: Sequence[TriedRun]) -> list[TriedRun]:

@@ -231,7 +231,8 @@ def judge(outcome: Outcome) -> Iterator[Finding]:
         yield found(RULES, "TF-VERIFY-LAUNCHER", [], "none of verify_launchers")
     for run in outcome.runs:
         if run["failed"]:
-            seen = f"{run['launcher']} with {run['backend']}: {run['msg']}"
+            where = " in the image" if run["in_image"] else ""
+            seen = f"{run['launcher']} with {run['backend']}{where}: {run['msg']}"
             name = "TF-VERIFY-BURN-IN" if run["workload"] == BURN_IN else "TF-VERIFY-RUN"
             yield found(RULES, name, [], seen, launcher=run["launcher"], backend=run["backend"])
     if outcome.runs:

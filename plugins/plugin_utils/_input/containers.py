@@ -41,6 +41,11 @@ class ContainerSetting:
     mounts: tuple[tuple[str, str, str], ...] = ()
 
     @property
+    def fitting(self) -> list[str]:
+        """Return the engines that may start the image, the first choice first."""
+        return fitting(self.engine, self.image, any(mode for _here, _there, mode in self.mounts))
+
+    @property
     def wanted(self) -> WantedContainer | None:
         """Return it as a node is asked for it; None for no image."""
         if not self.image:
@@ -82,8 +87,8 @@ def check_read_only(name: str, setting: ContainerSetting) -> None:
     """Raise InputError for a mount that nobody is to write to, if the image's engine would let everybody do it."""
     engines = [ENGINES[engine] for engine in fitting(setting.engine, setting.image)]
     for here, there, mode in setting.mounts if engines else ():
-        if mode and not any(engine.read_only for engine in engines):
-            reason = f"{engines[0].title} mounts for reading and writing only: leave :{mode} out, or use Podman"
+        if mode and not setting.fitting:
+            reason = f"{engines[0].title} mounts for reading and writing only: leave :{mode} out"
             raise InputError(name, f"{here}:{there}:{mode}", reason)
 
 
@@ -94,7 +99,8 @@ def parse_image(name: str, value: object) -> str:
         return ""
     is_path = PATH.match(text) and ".." not in text.split("/") and text != "/"
     if not isinstance(value, str) or not (is_path or IMAGE_NAME.match(text)):
-        allowed = "give a name as podman has it, or the absolute path of an unpacked image on the nodes, or none"
+        paths = "the absolute path of an unpacked image or of a .sif file on the nodes"
+        allowed = f"give a name as podman has it, or {paths}, or none"
         raise InputError(name, value, f"{allowed}: -e container_image=localhost/train:1")
     return text.rstrip("/")
 

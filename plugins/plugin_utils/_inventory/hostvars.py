@@ -194,6 +194,13 @@ def expected_gpus(name: str, variables: Mapping[str, object]) -> int | None:
     return parse_whole(f"torchfleet_gpus of {name}", given, 0, None, "torchfleet_gpus: 8")
 
 
+def has_image(given: str | None, variables: Mapping[str, Mapping[str, object]], hosts: Sequence[str]) -> bool:
+    """Whether ranks of one of the hosts run in an image: the given one, else that of the inventory. InputError."""
+    own = {"container_image": given}
+    named = [to_plain(variables[host].get("torchfleet_container_image")) for host in hosts]
+    return any(parse_container(own, default=parse_container({"container_image": image})).image for image in named)
+
+
 def node_from_hostvars(name: str, variables: Mapping[str, object]) -> Node:
     """Return one host of the inventory as a node."""
 

@@ -72,7 +72,8 @@ def facts_of(node: Node, pods: PodRequest, request: Request) -> NodeFacts:
     return {
         "home": node.home, "cores": cores_of(pods), "accelerators": {vendor: pods.gpus} if pods.gpus else {},
         "fabric": {"nic": NIC, "address": node.address, "network": "0.0.0.0/0"},
-        "jobs": [], "running": [], "leftovers": [], "cwd": node.home, "tmpdir": "/tmp", "interpreter": PYTHON,
+        "jobs": [], "running": [], "leftovers": [], "cwd": node.home, "tmpdir": "/tmp", "glibc": True,
+        "interpreter": PYTHON,
         "python": request.python or PYTHON, "python_wanted": request.python or "python3", "uid": 1000,
         "torch": {"version": "2.x", **({VENDORS[vendor].build: "the image's"} if pods.gpus else {})},
         "gpu_targets": {"torch": [], "gpus": []}, "hostname": node.name, "machine": "", "nics": [NIC, *sorted(given)],

@@ -267,6 +267,8 @@ def check_provided(backend: str, facts: Workers) -> None:
     without = lacking(facts, lambda fact: backend in fact["backends"])
     if without:
         install = f"""ansible-playbook setup.yml -e '{{"backends": ["{backend}"]}}' installs it"""
+        if any(fact.get("container") for fact in facts.values()):
+            install += ", for ranks in an image with -e python= of torchfleet's home there: pytorch/bin/python"
         provider = install if BACKENDS[backend].ours else BACKENDS[backend].provider
         reason = f"torch on {without} has no such backend ({provider}); use -e backend=gloo"
         raise InputError("backend", backend, reason)

@@ -229,6 +229,11 @@ class BroughtHome:
         return [*(Fault(host, DAMAGED, text) for host, text in texts.items()), *self.not_sent]
 
     @property
+    def refused(self) -> list[str]:
+        """Return one line for each node that sent none of its files."""
+        return [fault.text for fault in self.not_sent if fault.code != LEFT]
+
+    @property
     def not_sent(self) -> list[Fault]:
         """Return one or two for each node of which something did not come home."""
         faults: list[Fault] = []

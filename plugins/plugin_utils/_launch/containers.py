@@ -11,19 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import orders
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
-    DIRECTORY,
-    ENGINES,
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import (
     MEASURED,
     Box,
     Mount,
     Part,
-    fitting,
-    form_of,
     is_below,
+    words_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
+    DIRECTORY,
+    ENGINES,
+    FILE,
+    form_of,
     own_mounts,
     without_doubles,
-    words_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, STARTED_BY_SLURMD
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
@@ -56,7 +58,8 @@ class ContainerPlan:
     @property
     def order(self) -> orders.Container:
         """Return it as the node is told."""
-        return {"engine": self.engine, "name": self.name, "before": list(self.before)}
+        below_guard = ENGINES[self.engine].below_guard
+        return {"engine": self.engine, "name": self.name, "below_guard": below_guard, "before": list(self.before)}
 
 
 def with_containers(cluster: Cluster, request: Request) -> Cluster:
@@ -91,7 +94,7 @@ def check_containers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
             raise InputError("container_image", node.container.image, f"{node.name} did not look at it: try again")
         if found["flaw"]:
             raise InputError("container_image", node.container.image, flaw_of(node.name, node.container, found))
-        if found["engine"] not in fitting(node.container.engine, node.container.image):
+        if found["engine"] not in node.container.fitting:
             raise InputError(
                 f"answer of {node.name}", found["engine"], "this engine was not asked for: look at that node"
             )
@@ -105,15 +108,16 @@ def flaw_of(name: str, wanted: ContainerSetting, found: ContainerFacts) -> str:
     """Return what is wrong with an image on a node, and what to do about it."""
     row = ENGINES.get(found["engine"])
     title, fetch = (row.title, row.fetch) if row else ("", "")
-    fits = " or ".join(ENGINES[each].program for each in fitting(wanted.engine, wanted.image))
+    fits = " or ".join(ENGINES[each].program for each in wanted.fitting)
     form, said = form_of(wanted.image), found["said"]
+    kind = {DIRECTORY: "directory", FILE: "file"}.get(form, "image")
     python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
     return {
         ImageFlaw.NO_ENGINE: f"it is {form}, which {fits} starts, and {name} has no {fits}: install it there"
         if fits
         else f"{wanted.engine} does not start {form}: -e container_engine=auto",
         ImageFlaw.ENGINE_FAILED: f"{title} on {name} does not work ({said}): try it there by hand",
-        ImageFlaw.NO_IMAGE: f"{name} has no such {'directory' if form == DIRECTORY else 'image'}: {fetch}",
+        ImageFlaw.NO_IMAGE: f"{name} has no such {kind}: {fetch}",
         ImageFlaw.NO_PYTHON: f"it has no Python on {name}; {python}",
         ImageFlaw.OLD_PYTHON: f"on {name} {said}; {python}",
         ImageFlaw.NOT_STARTED: f"{title} could not start it on {name} ({said})",
@@ -143,6 +147,8 @@ def plan_container(
         mounts=without_doubles(mounts),
         devices=found["devices"],
         uid=fact["uid"],
+        gid=found["gid"],
+        groups=found["groups"],
         limits=found["limits"],
         args=setting.args,
         job_id=job_id,

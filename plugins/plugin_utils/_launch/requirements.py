@@ -57,6 +57,9 @@ def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, NodeFacts]) 
         by_host = ", ".join(f"{host} {launcher['version'] or 'none'}" for host, launcher in found.items())
         raise InputError("launcher", name, f"not one version on all nodes ({by_host}); {SETUP}")
     host, launcher = next(iter(found.items()))
+    if not launcher["version"] and not facts[host]["glibc"] and launcher["path"].startswith(facts[host]["home"] + "/"):
+        why = f"{launcher['path']} needs glibc, which the image on {host} has not: take an image with glibc"
+        raise InputError("container_image", launcher["path"], f"{why}, or name its own MPI, or -e launcher=torchrun")
     if not launcher["version"]:
         silent = f"{launcher['path']} --version printed no version {launcher['said']}".rstrip()
         what = silent if launcher["path"] else f"{launcher['wanted']} is not there"
