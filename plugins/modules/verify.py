@@ -58,7 +58,7 @@ options:
     default: []
   container_image:
     description:
-      - The image that jobs are to run in. One all-reduce is then run in it as well: an entry of RV(runs) says so.
+      - The image that jobs are to run in. One all-reduce is then run in it as well, which an entry of RV(runs) says.
       - V(none) is no image. The default is that of the inventory, C(torchfleet_container_image).
     type: str
     version_added: 0.5.0
