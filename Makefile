@@ -31,7 +31,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-engines bench-backends stress-backends clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-engines bench-backends stress-backends wheels clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -61,6 +61,7 @@ help:
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
 	@echo 'make pictures     pictures of the reports of real runs, in .cache/pictures (installs a browser with apt; root)'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
+	@echo 'make wheels       wheels of torch_backends for machines without a compiler, in wheels/ (root; some ten minutes)'
 	@echo 'make release      the collection, the source of torch_backends and their checksums, in release/'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
@@ -252,6 +253,13 @@ stress-backends: $(DEV_READY) setup
 	$(call in_venv,OPERATIONS=1000000 python -m pytest -q --durations=5 torch_backends/tests/test_backend_mpi.py \
 	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
 
+# Wheels of backends shm and mpi, compiled in a container of Debian 11, and a lab node that installs them: not part of
+# `make test`. WHEELS: which, instead of all, such as WHEELS='--torch 2.13.0 --python /usr/bin/python3.13'.
+WHEELS :=
+wheels: $(DEV_READY)
+	$(call in_venv,PYTHONPATH=collections:. python torch_backends/wheels/make.py $(WHEELS))
+	$(call in_venv,$(PYTEST) tests/manylinux)
+
 changelog: $(READY)
 	$(call in_venv,python docs/changelog.py)
 
@@ -268,7 +276,7 @@ release: $(READY)
 	cd release && sha256sum -- *.tar.gz >SHA256SUMS
 
 clean:
-	rm -rf release .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz
+	rm -rf release wheels .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz
 	find roles plugins workloads tests -name __pycache__ -prune -exec rm -rf {} +
 
 $(READY):

@@ -31,6 +31,7 @@ CONTROLLERS: dict[str, tuple[str, ...]] = {
     "requirements-dev": ("requirements",),
     "requirements-ec2": ("requirements",),
     "requirements-cloud": ("requirements", "requirements-dev", "requirements-ec2"),
+    "requirements-wheels": (),  # in an environment of its own
 }
 
 

@@ -7,6 +7,8 @@ Brings oneCCL if it asks for that.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -25,6 +27,7 @@ from setuptools.dist import Distribution
 VARIABLE = "TORCHFLEET_BACKENDS_MPI"  # prefixes of MPIs: include/ and lib/ are below each
 SHM_VARIABLE = "TORCHFLEET_BACKENDS_SHM"  # anything: backend shm is compiled
 ONECCL_VARIABLE = "TORCHFLEET_BACKENDS_CCL"  # anything: oneCCL is brought
+RANGE = "torch>=2.13,<2.15"  # of what is not compiled; what is compiled is for one release
 BINDINGS = "oneccl_bindings_for_pytorch"  # the name by which scripts import what brings backend ccl
 HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
@@ -52,6 +55,25 @@ def wants_shm() -> bool:
     return SHM_VARIABLE in os.environ or not {VARIABLE, ONECCL_VARIABLE} & set(os.environ)
 
 
+def torch_home() -> Path:
+    """Return torch's directory. It is not imported: a build for GPUs needs libraries that need not be here."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        sys.exit("error: there is no torch in this environment: install it, and give pip --no-build-isolation")
+    return Path(found.origin).parent
+
+
+def torch_release() -> str:
+    """Return the release of torch, without the suffix of its build (+cpu)."""
+    return importlib.metadata.version("torch").partition("+")[0]
+
+
+def requirement() -> str:
+    """Return what torch the package works with."""
+    is_compiled = importlib.util.find_spec("torch") is not None and (prefixes() or wants_shm())
+    return f"torch=={torch_release()}" if is_compiled else RANGE
+
+
 def for_mpi(prefix: Path, into: Path, compiler: str) -> list[str]:
     """Return the command that builds the module for an MPI."""
     header = next((name for name in KINDS if (prefix / "include" / name).exists()), "")
@@ -64,9 +86,7 @@ def for_mpi(prefix: Path, into: Path, compiler: str) -> list[str]:
 
 def command(name: str, source: str, words: list[str], into: Path, compiler: str) -> list[str]:
     """Return the command that builds a module of this name."""
-    import torch
-
-    home = Path(torch.__file__).parent
+    home = torch_home()
     includes = [home / "include", home / "include/torch/csrc/api/include", sysconfig.get_path("include")]
     return [
         *(compiler, "-O3", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden"),
@@ -94,9 +114,7 @@ def compiled(into: Path) -> None:
         failures = [line for line in pool.map(failure, commands) if line]
     if failures:
         sys.exit(f"error: {failures[0]}")
-    import torch
-
-    Path(into, "built_for.txt").write_text(torch.__version__.partition("+")[0] + "\n")
+    Path(into, "built_for.txt").write_text(torch_release() + "\n")
 
 
 def failure(argv: list[str]) -> str:
@@ -148,4 +166,4 @@ class Binary(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": Build}, distclass=Binary)
+setup(cmdclass={"build_py": Build}, distclass=Binary, install_requires=[requirement()])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,13 +129,26 @@ class ActionModule(Action):
 
     def logs(self, session: Session, job_id: str) -> Result:
         """Fetch what ranks have written until now, and show the end of it."""
-        run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
+        try:
+            run_dir, placement = noted_run(job_id, "", self.given["runs_dir"])
+        except InputError:  # another controller started it
+            return self.logs_elsewhere(session, job_id)
         with written_alone(run_dir):
             home = is_fetched(run_dir)  # then it is whole, and nobody is to write over it
             missing = [] if home else session.fetch(job_id, run_dir, placement, self.limit, over=False)
-        for line in last_lines(run_dir, placement, self.shown):
+        for line in [*last_lines(run_dir, placement, self.shown), f"run: {run_dir}"]:
             display.display(line)
         return {"changed": False, "run_dir": str(run_dir), "warnings": missing}
+
+    def logs_elsewhere(self, session: Session, job_id: str) -> Result:
+        """Show the end of what ranks of another controller's job have written, and keep nothing of it here."""
+        with Session(self.head, self.ssh) as asked:  # it follows the job from then on, and fetches nothing
+            placement = asked.attach(job_id)
+        with tempfile.TemporaryDirectory(prefix="torchfleet-") as place:
+            missing = session.fetch(job_id, Path(place), None, self.limit, over=False)  # only the head says the ranks
+            for line in last_lines(Path(place), placement, self.shown):
+                display.display(line)
+        return {"changed": False, "warnings": missing}
 
     def collect(self, session: Session, job_id: str) -> Result:
         """Fetch what ranks have written until now of what the job collects."""

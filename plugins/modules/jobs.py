@@ -21,8 +21,10 @@ options:
     description:
       - V(list) shows the jobs. With V(attach) the job's output and progress are shown until it is over, with V(wait)
         only how it ended. Ctrl-C leaves the job alone.
-      - V(logs) fetches what ranks have written to stdout and stderr until now, V(collect) also the files that match
-        O(torchfleet.cluster.launch#module:collect). V(cancel) ends the job, or takes one that waits out of the queue.
+      - V(logs) fetches what ranks have written to stdout and stderr until now, and shows the end of it. A controller
+        that did not start the job keeps nothing of it.
+      - V(collect) also fetches the files that match O(torchfleet.cluster.launch#module:collect), on the controller that
+        started the job. V(cancel) ends the job, or takes one that waits out of the queue.
     type: str
     choices: [list, attach, wait, logs, collect, cancel]
     default: list

@@ -81,7 +81,7 @@ def look(vendor: str, given: str) -> Machine:
         raise Missing(f"no PyTorch that sees the GPUs of {VENDORS[vendor].title} ({told}): say make gpu GPU_PYTHON=...")
     kind, mpirun = str(found["kind"]), HOME / "openmpi/bin/mpirun"
     ansible = shutil.which("ansible-playbook", path=f"{REPO / '.venv/bin'}:{os.environ.get('PATH', '')}") or ""
-    set_up = (HOME / "pytorch/bin/python").exists()
+    set_up = any((HOME / name).exists() for name in ("pytorch/bin/python", "openmpi/bin/mpirun"))
     return Machine(
         python,
         vendor,

@@ -107,12 +107,21 @@ def test_who_follows_may_leave_and_the_job_goes_on(fleet: Fleet, script: str) ->
 
 
 def test_what_ranks_have_written_until_now(fleet: Fleet, script: str) -> None:
+    """Another controller, which has no run of the job, is shown it too, and keeps nothing."""
     go = detached(fleet, script)
     wait_until(lambda: listed(fleet)["away"]["values"].get("step") == 4, 60, lambda: "no progress is told")
     played = jobs(fleet, do="logs", job_id="away", show_ranks=[1])
     assert "[1@localhost] tick 4" in played.stdout and "[0@localhost]" not in played.stdout
+    other = fleet.root / "other"
+    shown = jobs(fleet, do="logs", job_id="away", show_ranks=[1], runs_dir=str(other))
+    assert shown.rc == 0 and "[1@localhost] tick 4" in shown.stdout, shown.stdout
+    assert "run: " not in shown.stdout and not other.exists() and fleet.alive("away")
+    never = jobs(fleet, do="logs", job_id="never", runs_dir=str(other))
+    assert never.rc != 0 and 'job_id: got "never"; no job of this name runs here' in never.msg
     go.touch()
-    assert jobs(fleet, do="wait", job_id="away").rc == 0
+    waited = jobs(fleet, do="wait", job_id="away", runs_dir=str(other))
+    assert waited.rc == 0 and "clean.yml -e job_id=away fetches it" in " ".join(waited.stdout.split()), waited.stdout
+    assert not other.exists() and jobs(fleet, do="wait", job_id="away").rc == 0
     assert "tick 5" in (fleet.runs / "away" / "ranks" / "1" / "stdout").read_text()  # the rest came too
 
 

@@ -70,6 +70,13 @@ def test_all_learn_on_two_nodes(launching: Cluster, launcher: str, tmp_path: Pat
     launching.lab.root("n2", "test", "!", "-e", place)
 
 
+def test_ddp_by_its_name(cluster: Cluster) -> None:
+    """As people type it: the tests beside this one do so for the other workloads."""
+    words, learned, reported = TRAININGS["ddp"]
+    job = cluster.train(workload="ddp", workload_args=f"{words} {learned} /tmp/{cluster.lab.name}-ddp.pt", **PAIR)
+    assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2"] and reported in job.result["metrics"]
+
+
 def test_nodes_that_share_no_directory_go_on_from_what_rank_0_saved(cluster: Cluster) -> None:
     """A model that FSDP2 shared out between two nodes, taken up by DDP under another launcher."""
     place = f"/tmp/{cluster.lab.name}-llm"

@@ -67,6 +67,13 @@ def test_a_wheel_needs_no_compiler_and_is_known_by_its_checksum(compiles: bool) 
     assert found["environment"] == {"TORCHFLEET_BACKENDS_WHEEL": "ab" * 32} and found["parts"] == [ABI]
 
 
+def test_a_wheel_for_one_release_of_torch_is_asked_for_by_that() -> None:
+    """A directory may have wheels for several releases: `make wheels` leaves them side by side."""
+    wheel = "/w/torchfleet_backends-0.1.0+torch2.13.0-cp311-cp311-manylinux_2_27_x86_64.whl"
+    found = build(["shm"], mpis=[], **{**WHEEL, "wheel": wheel})
+    assert (found["packages"], found["parts"]) == (["torchfleet-backends==0.1.0+torch2.13.0"], [SHM])
+
+
 def test_intel_mpi_alone_has_nothing_to_build_with() -> None:
     told = "torch_backends: Intel MPI comes without headers: install MPICH too, whose build serves both: "
     found = build(["mpi"], mpis=["openmpi", "intelmpi"])

@@ -84,6 +84,13 @@ def test_of_several_libraries_the_newest_is_told(tmp_path: Path) -> None:
     assert versions.driver_library(tree(tmp_path, **{f"usr__lib64__{name}": "" for name in names})) == "550.163.01"
 
 
+def test_a_driver_that_is_mounted_has_its_library_there(tmp_path: Path) -> None:
+    """Seen on a machine with an H200. A library of the system itself is taken first, as it always was."""
+    mounted = {"usr__local__nvidia__lib64__libnvidia-ml.so.580.159.04": ""}
+    assert versions.driver_library(tree(tmp_path, **mounted)) == "580.159.04"
+    assert versions.driver_library(tree(tmp_path, **{"usr__lib64__libnvidia-ml.so.550.163.01": ""})) == "550.163.01"
+
+
 @pytest.mark.parametrize(
     ("said", "version"),
     [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.gpu import gpu_transcript
+from tests.gpu.gpu_machine import Machine
+from tests.gpu.gpu_steps import steps
 from tests.gpu.gpu_transcript import COLUMNS, LINES, clean, path_for, section
 
 HOSTS = {"gpu-17": "HOST", "gpu-17.example.org": "HOST"}
@@ -43,3 +46,15 @@ def test_a_file_is_named_after_the_gpus_alone() -> None:
 def test_what_this_machine_is_called_is_known() -> None:
     names = gpu_transcript.names_here(REPO=Path("/srv/repo"))
     assert names["/srv/repo"] == "REPO" and "HOST" in names.values() and "root" not in names
+
+
+def test_what_was_recorded_on_a_gpu_was_well() -> None:
+    """By the steps as they are now: a new one has to be recorded, or the pages say what was not run."""
+    text = (gpu_transcript.DIRECTORY / "gpu-nvidia-h200-x1.txt").read_text()
+    there = Machine("python", "nvidia", "cuda", 1, "NVIDIA H200", "", "nccl", sklearn=True)
+    *parts, end = re.findall(r"^# (.*)", text, re.MULTILINE)
+    wanted = [f"{step.name}: {'left out' if step.left_out else 'as it must be'}" for step in steps(there, Path("x"))]
+    assert [re.sub(r" \(\d+ s\)$", "", part) for part in parts[3:]] == wanted
+    assert end == "all is well"
+    said = [line.removeprefix("> ") for line in text.splitlines()]
+    assert [line for line in said if clean(line, {}) != line] == []

@@ -39,7 +39,9 @@ def test_there_is_no_lock_of_what_is_not_installed() -> None:
     assert {path.stem for path in (REPO / "locks").glob("*.txt")} == set(INSTALLED)
 
 
-@pytest.mark.parametrize("name", ["requirements", "requirements-dev", "requirements-ec2", "requirements-cloud"])
+@pytest.mark.parametrize(
+    "name", ["requirements", "requirements-dev", "requirements-ec2", "requirements-cloud", "requirements-wheels"]
+)
 def test_the_controller_is_locked_with_all_that_is_required(name: str) -> None:
     text = (REPO / f"{name}.txt").read_text()
     assert "\n--only-binary :all:\n" in text

@@ -109,6 +109,17 @@ def test_backend(plan: Planner, changed: dict[str, Any], asked: str | None, chos
     assert plan(facts=facts_of_a_node(**changed), backend=asked).backend == chosen
 
 
+def test_ranks_that_cannot_share_a_gpu_have_one_each(plan: Planner) -> None:
+    """Two slots of the inventory, one GPU: what the inventory of this project says on a machine with one."""
+    one = facts_of_a_node(accelerators={"nvidia": 1, "amd": 0}, torch=CUDA)
+    made = plan(facts=one)
+    assert (made.world_size, made.np_reason) == (1, "a rank for each GPU: nccl shares none")
+    assert plan(facts=one, backend="gloo").world_size == 2
+    assert plan(facts=facts_of_a_node(accelerators={"nvidia": 4, "amd": 0}, torch=CUDA)).world_size == 2
+    with pytest.raises(InputError, match=r"np: got 2; nccl takes a GPU for each rank .localhost has 1.: use -e np=1"):
+        plan(facts=one, np=2)
+
+
 REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"np": 3}, "np: got 3; there are 2 slots .localhost has 2.: use -e np=2"),
     ({}, {"show_ranks": [0, 2]}, "show_ranks: got 2; the ranks are 0 to 1"),

@@ -183,7 +183,23 @@ def test_nodes_of_one_kind_have_one_content(tmp_path: Path) -> None:
     wanted = needs(tmp_path, "tiny\n")
     with pytest.raises(InputError, match="n1 and n2 have other versions: write exact versions into it"):
         plan_with(wanted, {"program": program("ab")}, {"program": program("cd")})
-    assert not plan_with(wanted, {"program": program("ab")}, {"program": program("cd", "aarch64 3.11")}).unmade
+
+
+def test_nodes_of_other_kinds_with_other_versions_are_told(tmp_path: Path) -> None:
+    """Their pips have chosen each by itself; what a lock says of them was chosen once."""
+    nodes = [{"program": program("ab")}, {"program": program("cd", "x86_64 3.13")}, {"program": program("ab")}]
+    plan = plan_with(needs(tmp_path, "tiny\n"), *nodes)
+    where = "n1 n3 (x86_64 3.11), n2 (x86_64 3.13)"
+    assert not plan.unmade
+    assert [text for text in plan.warnings if "packages" in text] == [
+        f"the program's packages, or their versions, differ between {where}: "
+        f"write exact versions into {tmp_path}/requirements.txt, or give all nodes one Python"
+    ]
+    same = [{"program": program("ab")}, {"program": program("ab", "x86_64 3.13")}, {"program": program("")}]
+    for wanted, found in ((needs(tmp_path, "tiny\n"), same), (needs(tmp_path, f"tiny==1 --hash={HASH}\n"), nodes)):
+        for node in found:
+            node["program"]["path"] = f"{PATH.rpartition('/')[0]}/{wanted.name}"
+        assert not [text for text in plan_with(wanted, *found).warnings if "packages" in text]
 
 
 def test_a_node_cannot_name_another_place(tmp_path: Path) -> None:

@@ -66,6 +66,12 @@ def test_only_what_the_machine_can_use_is_brought(order: Order) -> None:
     assert other != packed == wheelhouse.pack(order)  # machines of a kind share it
 
 
+def test_of_several_builds_the_one_that_is_named_is_brought(order: Order) -> None:
+    add_wheel(Path(order.wheelhouse), "big", "1.0+torch2.14.1", TAGS[0])
+    names = names_in(wheelhouse.pack(replace(order, packages=["big==1.0+torch2.14.1"])))
+    assert names == [f"big-1.0+torch2.14.1-{TAGS[0]}.whl"]
+
+
 def test_the_lock_of_the_packs_is_no_link(order: Order, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("words")
     order.into.mkdir()

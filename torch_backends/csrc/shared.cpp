@@ -77,7 +77,11 @@ template <typename T>
 void add(const void* one, const void* two, void* to, void* too, int64_t count) {
   const T *a = static_cast<const T*>(one), *b = static_cast<const T*>(two);
   T *c = static_cast<T*>(to), *d = static_cast<T*>(too);
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#else
 #pragma GCC ivdep
+#endif
   for (int64_t i = 0; i < count; ++i) {
     const T sum = a[i] + b[i];
     c[i] = sum;

@@ -76,9 +76,13 @@ def nccl(python: str, root: str = "/") -> str:
     return wheel_version(site_packages(python), "nvidia_nccl_cu*") or library_version("libnccl.so", root)
 
 
-def library_version(name: str, root: str) -> str:
-    """Return the version in the file name of a shared library below /usr/lib, or an empty string."""
-    places = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/nvidia/current")
+PLACES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/nvidia/current")
+# Where a driver is mounted that does not belong to the system itself (Google Cloud, "Run GPUs in GKE Standard").
+MOUNTED = ("usr/local/nvidia/lib64",)
+
+
+def library_version(name: str, root: str, places: tuple[str, ...] = PLACES) -> str:
+    """Return the version in the file name of a shared library in these places, or an empty string."""
     paths = [path for place in places for path in glob.glob(os.path.join(root, place, f"{name}.*"))]
     endings = [os.path.basename(path)[len(name) + 1 :] for path in paths]
     numbers = [ending for ending in endings if re.fullmatch(r"\d+(\.\d+)+", ending)]
@@ -99,7 +103,8 @@ def driver(root: str = "/") -> str:
 
 def driver_library(root: str = "/") -> str:
     """Return the version of NVIDIA's user library: it has to be that of the kernel module."""
-    return library_version("libnvidia-ml.so", root)
+    name = "libnvidia-ml.so"
+    return library_version(name, root) or library_version(name, root, MOUNTED)
 
 
 def ucx() -> str:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants, send
 
 BLOCK = 1 << 16
 ERROR_BYTES = 1 << 20  # of stderr that are kept; what is over is read and dropped
@@ -41,6 +43,7 @@ class Done(NamedTuple):
 def run(argv: Sequence[str], given: bytes, seconds: float, most: int) -> Done:
     """Run a program that reads `given`. It is killed after `seconds`, or when it prints more than `most` bytes.
 
+    What it started is killed with it.
     OSError if it cannot be started.
     """
     pipe = subprocess.PIPE
@@ -50,11 +53,22 @@ def run(argv: Sequence[str], given: bytes, seconds: float, most: int) -> Done:
         with subprocess.Popen(argv, stdin=stdin, stdout=pipe, stderr=pipe) as process:
             out, err, exceeded = read(process, time.monotonic() + seconds, most)
             if exceeded:
-                process.kill()
+                kill_with_children(process)
             for stream in (process.stdout, process.stderr):
                 if stream:
                     stream.close()
     return Done(process.returncode, out, err, exceeded)
+
+
+def kill_with_children(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program, and what it started: kubectl starts the programs that log in to a cloud."""
+    # Not a group or session of its own: Ctrl-C ends the group of Ansible's worker, and this program with it.
+    process.send_signal(signal.SIGSTOP)  # it starts nothing while we look
+    # After its end the pid may be another program's. A controller with macOS has no /proc to look in.
+    children = descendants(process.pid) if process.poll() is None and os.path.isdir("/proc") else []
+    process.kill()
+    for child in children:
+        send(child, signal.SIGKILL)
 
 
 def read(process: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[bytes, bytes, Exceeded]:

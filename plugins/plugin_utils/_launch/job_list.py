@@ -152,7 +152,7 @@ def last_lines(run_dir: Path, placement: Sequence[tuple[int, str]], shown: Colle
         for stream in ("stdout", "stderr") if shown is None or rank in shown else ():
             found = end_of(run_dir / "ranks" / str(rank) / stream)
             lines += [f"[{rank}@{host}] {printable(line)}" for line in found]
-    return [*lines, f"run: {run_dir}"]
+    return lines
 
 
 def end_of(path: Path) -> list[str]:

@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 
 from .allocation import Allocation, Place, address_of, allocate
 from .attempts import ONLY, Attempt
-from .backends import Choice, choose_backend
+from .backends import BACKENDS, Choice, choose_backend
 from .containers import ContainerPlan, check_containers, plan_container
 from .data_set import DataSet, lacking, line_of
 from .environment import JobEnvironment, Setting
@@ -33,6 +33,7 @@ from .program_environment import (
     activation_warnings,
     check_environment,
     explained,
+    other_versions,
     search_path,
     unmade,
 )
@@ -270,7 +271,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     given = {node.name: {**node.env, **request.job_env} for node in cluster.workers}
     if python:
         check_targets(backend, candidates, given)
-    allocation = allocate(request, cluster, facts)
+    allocation = allocate(request, cluster, facts, backend.name if BACKENDS[backend.name].vendors else "")
     check_processors(cluster, allocation.workers, facts, request.launcher)
     facts = facts_of_network(request, cluster.head, allocation.workers, facts, secrets)
     check_alone(request, allocation.workers, cluster, facts)
@@ -284,6 +285,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     of_head = of_head or plan_node(head, facts[head.name], allocation, job, environment)
     launcher = facts[head.name if LAUNCHERS[request.launcher].on_head else nodes[0].name]["launcher"]
     warnings = [*job.warnings, *(job.data.warnings if job.data else ()), *activation_warnings(used)]
+    warnings += other_versions(job.needs, used)
     if python:
         warnings += idle_gpus(backend, candidates, given, allocation.ranks, allocation.np_source == "user")
     warnings += warnings_for(request, workers, facts, request.options.ports, secrets)

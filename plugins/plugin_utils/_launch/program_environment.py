@@ -151,6 +151,27 @@ def activation_warnings(facts: Mapping[str, NodeFacts]) -> list[str]:
     return [f"{what} (on {fold_names(names)})" for what, names in where.items()]
 
 
+def other_versions(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> list[str]:
+    """Return a warning where nodes of different kinds have chosen the program's packages differently.
+
+    Another Python may need other ones, so that is no error; of one kind check_environment() refuses it. A lock has
+    chosen for all of them.
+    """
+    if not wanted or wanted.requirements.locked:
+        return []
+    contents: dict[str, list[str]] = {}
+    kinds: dict[str, str] = {}
+    for name, fact in facts.items():
+        if fact["program"] and fact["program"]["content"]:
+            contents.setdefault(fact["program"]["content"], []).append(name)
+            kinds[fact["program"]["content"]] = fact["program"]["kind"]
+    if len(contents) < 2:
+        return []
+    where = ", ".join(f"{fold_names(names)} ({kinds[content]})" for content, names in contents.items())
+    mend = f"write exact versions into {wanted.requirements.file}, or give all nodes one Python"
+    return [f"the program's packages, or their versions, differ between {where}: {mend}"]
+
+
 def search_path(fact: NodeFacts) -> str:
     """Return where the ranks of a node look for programs first: in their environment, then beside the proven torch."""
     places = [ranks_python(fact).rpartition("/")[0], fact["python"].rpartition("/")[0]]

@@ -115,8 +115,9 @@ def serve_mpi(dist: Any) -> None:
     c10d.is_mpi_available = available
     if os.environ.get("TORCHFLEET_BACKEND") == "mpi":
         dist.is_mpi_available = available
-    asking = inspect.unwrap(getattr(c10d, "_new_process_group_helper", available))
-    if "is_mpi_available" not in asking.__code__.co_names:
+    # The first asks in PyTorch 2.13, the second from 2.14 on.
+    makers = [getattr(c10d, name, available) for name in ("_new_process_group_helper", "_create_mpi_process_group")]
+    if not any("is_mpi_available" in inspect.unwrap(maker).__code__.co_names for maker in makers):
         told = "this PyTorch accepts no external backend mpi: use init_process_group('torchfleet')"
         warnings.warn(f"torchfleet-backends: {told}", stacklevel=3)
 
