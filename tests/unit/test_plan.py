@@ -113,10 +113,10 @@ def test_ranks_that_cannot_share_a_gpu_have_one_each(plan: Planner) -> None:
     """Two slots of the inventory, one GPU: what the inventory of this project says on a machine with one."""
     one = facts_of_a_node(accelerators={"nvidia": 1, "amd": 0}, torch=CUDA)
     made = plan(facts=one)
-    assert (made.world_size, made.np_reason) == (1, "a rank for each GPU: nccl shares none")
+    assert (made.world_size, made.np_reason) == (1, "a rank for each GPU, which nccl needs")
     assert plan(facts=one, backend="gloo").world_size == 2
     assert plan(facts=facts_of_a_node(accelerators={"nvidia": 4, "amd": 0}, torch=CUDA)).world_size == 2
-    with pytest.raises(InputError, match=r"np: got 2; nccl takes a GPU for each rank .localhost has 1.: use -e np=1"):
+    with pytest.raises(InputError, match=r"np: got 2; nccl needs a GPU for each rank .localhost has 1.: use -e np=1"):
         plan(facts=one, np=2)
 
 

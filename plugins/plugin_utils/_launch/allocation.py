@@ -50,16 +50,17 @@ class Allocation:
         return ranks_of(self.placement)
 
 
-def allocate(request: Request, cluster: Cluster, facts: Mapping[str, NodeFacts], sharing: str = "") -> Allocation:
+def allocate(request: Request, cluster: Cluster, facts: Mapping[str, NodeFacts], gpu_each: str = "") -> Allocation:
     """Return which workers run how many ranks. InputError if there are fewer slots than ranks.
 
-    `sharing`: the backend, if it refuses two ranks on one GPU. A node has no more slots than GPUs then.
+    `gpu_each`: the backend, if it needs a GPU for each rank. A node has no more slots than GPUs then.
     """
     slots = slots_of(cluster.workers, facts, request.ranks_per_node)
-    fewer = {name: min(count, sum(facts[name]["accelerators"].values()) or count) for name, count in slots.items()}
-    limited = bool(sharing) and fewer != slots
-    world_size, reason, source = count_ranks(request, fewer if limited else slots, sharing if limited else "")
-    slots = fewer if limited else slots
+    gpus = {name: sum(facts[name]["accelerators"].values()) for name in slots}
+    limited = gpu_each if any(gpus[name] < count for name, count in slots.items()) else ""
+    if limited:
+        slots = {name: min(count, gpus[name]) for name, count in slots.items()}
+    world_size, reason, source = count_ranks(request, slots, limited)
     workers = in_order(request.options, cluster.workers, facts)
     placement = place_ranks({node.name: slots[node.name] for node in workers}, world_size, request.options.map_by)
     used = {place.host for place in placement}
@@ -79,23 +80,19 @@ def ranks_of(placement: Sequence[Place]) -> Counter[str]:
     return Counter(place.host for place in placement)
 
 
-def count_ranks(request: Request, slots: Mapping[str, int], sharing: str = "") -> tuple[int, str, str]:
+def count_ranks(request: Request, slots: Mapping[str, int], limited_by: str = "") -> tuple[int, str, str]:
     """Return the world size, why, and where that comes from. InputError if there are fewer slots.
 
-    `sharing`: the backend that leaves some nodes fewer slots than they have, for it takes a GPU for each rank.
+    `limited_by`: the backend for which nodes have fewer slots than they were given: it needs a GPU for each rank.
     """
     total = sum(slots.values())
     if request.np is None:
-        return (
-            total,
-            f"a rank for each GPU: {sharing} shares none" if sharing else "all slots of the workers",
-            "inventory",
-        )
-    if request.np > total and sharing:
-        each = ", ".join(f"{host} has {count}" for host, count in slots.items())
-        raise InputError("np", request.np, f"{sharing} takes a GPU for each rank ({each}): use -e np={total}")
+        why = f"a rank for each GPU, which {limited_by} needs" if limited_by else "all slots of the workers"
+        return total, why, "inventory"
     if request.np > total:
         each = ", ".join(f"{host} has {count}" for host, count in slots.items())
+        if limited_by:
+            raise InputError("np", request.np, f"{limited_by} needs a GPU for each rank ({each}): use -e np={total}")
         raise InputError("np", request.np, f"there are {total} slots ({each}): use -e np={total} or raise slots")
     return request.np, "asked for", "user"
 
