@@ -149,7 +149,10 @@ class Beside(Cluster):
         return path
 
     def start_on(self, node: str) -> None:
-        """Start the job of a node, which is detached: it has no controller while it runs."""
+        """Start the job of a node, which is detached: it has no controller while it runs.
+
+        Its rank writes lines when all its processes are there, and no other.
+        """
         self.started[node] += 1
         self.inventory = self.inventory_of(node)
         prepare = 'install -d -o fleet -g fleet "$1" && ln -sfn /home/fleet/.torchfleet/openmpi "$1/openmpi"'
@@ -157,3 +160,5 @@ class Beside(Cluster):
         given: dict[str, Any] = {"workload": str(PROGRAM), "workload_args": ["none", "0"], "detach": True, "lease": 600}
         job = self.play(job_id=self.job_id(node), **given)
         assert job.process.returncode == 0, job.output
+        said = f"{PLACE}/{self.job_id(node)}/said-0"
+        wait_until(lambda: int(self.lab.read(node, said) or 0) > 0)
