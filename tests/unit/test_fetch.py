@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor as supervisor_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
+from tests.driver import wait_until
 from tests.unit.nodes import order_of_a_job
 
 # In place of ssh: nodes are homes of this machine, and the dead ones refuse when all of them were asked.
@@ -30,6 +34,7 @@ dead*) touch "$PLACE/asked.$1.$$"
 esac
 """
 DEAD = ("dead1", "dead2", "dead3")
+STILL_RUNS = "processes of the job still run there"
 
 
 def node(root: Path, name: str, rank: int) -> JobDir:
@@ -43,43 +48,74 @@ def node(root: Path, name: str, rank: int) -> JobDir:
     return job
 
 
-def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reproduced before: three dead nodes took three times ten seconds, each after the other."""
-    (tmp_path / "bin").mkdir()
+@contextmanager
+def head_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[RemoteProcess]:
+    """Have a supervisor on n1, the head of a job that is over, which reaches nodes of these names."""
+    (tmp_path / "bin").mkdir(parents=True)
     (tmp_path / "bin" / "ssh").write_text(SSH)
     (tmp_path / "bin" / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("PLACE", str(tmp_path))
-    names = ("n2", *DEAD, "n3")
-    routes = [{"host": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in names]
     head = node(tmp_path, "n1", 0)
+    routes = [{"host": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in names]
     head.write("routes.json", routes)
     head.write("result.json", {"state": "succeeded"})
-    others = [node(tmp_path, name, rank) for rank, name in ((1, "n2"), (2, "n3"))]
     (tmp_path / "n1" / "ssh").mkdir()
     (tmp_path / "n1" / "ssh" / "config").touch()
     remote = RemoteProcess(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
     remote.greet(runtime_archive.archive, 60)
-    for missing in (
-        [f"{name}: {name}: all were asked" for name in DEAD],
-        [f"{name}: {name}: all were asked" for name in DEAD],
-    ):
-        remote.channel.send({"kind": "fetch", "home": str(tmp_path / "n1"), "job_id": "one", "limit": 1 << 40})
-        names, files = [], dict[str, bytes]()
-        frame = remote.answer(120)
-        while frame["kind"] == "file":
-            names.append(frame["name"])
-            files[frame["name"]] = (b"" if frame["first"] else files[frame["name"]]) + frame["data"]
-            frame = remote.answer(120)
-        assert frame["missing"] == missing
-        assert names[0] == "result.json"
-        assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
-        rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
-        assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
-        remote.channel.send({"kind": "received"})
-    assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
-    assert not any(os.path.exists(job.at(FETCHED_MARK)) for job in (head, *others))  # not all of it is home
+    yield remote
     remote.close()
+
+
+def fetched(remote: RemoteProcess, tmp_path: Path) -> tuple[list[str], dict[str, bytes], list[str]]:
+    """Ask for all files; return their names as they came, their bytes, and what is missing."""
+    remote.channel.send({"kind": "fetch", "home": str(tmp_path / "n1"), "job_id": "one", "limit": 1 << 40})
+    names, files = [], dict[str, bytes]()
+    frame = remote.answer(120)
+    while frame["kind"] == "file":
+        names.append(frame["name"])
+        files[frame["name"]] = (b"" if frame["first"] else files[frame["name"]]) + frame["data"]
+        frame = remote.answer(120)
+    assert frame["kind"] == "fetched"
+    return names, files, frame["missing"]
+
+
+def test_a_rank_that_still_writes_is_not_taken_for_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: after guard and supervisor of a node were killed, its files were fetched as if they were all.
+
+    The rank went on writing until clean.yml, which brought nothing more.
+    """
+    for place in ("n1", "n2"):
+        there = tmp_path / place
+        with head_with(there, monkeypatch, "n2") as remote:
+            other = node(there, "n2", 1)
+            marks = {"TORCHFLEET_JOB_ID": "one", "TORCHFLEET_JOB_DIR": str(there / place / "jobs" / "one")}
+            with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as rank:
+                wait_until(lambda: processes.mark_of(rank.pid))
+                early = fetched(remote, there)[2]
+                Path(other.rank(1, "stdout")).write_text("and more\n")
+                rank.kill()
+            assert early == [STILL_RUNS if place == "n1" else f"n2: {STILL_RUNS}"]
+            _names, files, missing = fetched(remote, there)
+            assert (files["ranks/1/stdout"], missing) == (b"and more\n", [])
+
+
+def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduced before: three dead nodes took three times ten seconds, each after the other."""
+    others = [node(tmp_path, name, rank) for rank, name in ((1, "n2"), (2, "n3"))]
+    with head_with(tmp_path, monkeypatch, "n2", *DEAD, "n3") as remote:
+        for _time in range(2):
+            names, files, missing = fetched(remote, tmp_path)
+            assert missing == [f"{name}: {name}: all were asked" for name in DEAD]
+            assert names[0] == "result.json"
+            assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
+            rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
+            assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
+            remote.channel.send({"kind": "received"})
+    assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
+    jobs = [JobDir(str(tmp_path / "n1" / "jobs" / "one")), *others]
+    assert not any(os.path.exists(job.at(FETCHED_MARK)) for job in jobs)  # not all of it is home
 
 
 def test_a_node_that_was_lost_is_tried_once_more_and_soon_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Collection, ContextManager, Protocol
 
-from . import orders
+from . import orders, processes
 from .artifact_border import (
     Border,
     Limits,
@@ -28,6 +28,8 @@ from .metrics import OwnRows
 from .record_forms import RESTARTS_MOST
 from .remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 from .survey import home_path
+
+STILL_RUNS = "processes of the job still run there"
 
 
 class Head(Protocol):
@@ -51,6 +53,7 @@ class FileDesk:
         """Send the files of a job. When the other end has them all it sends `received`, which drops them here."""
         job = JobDir(os.path.join(home_path(frame["home"]), "jobs", frame["job_id"]))
         with self.head.sending_beats(frame):
+            unwatched = [STILL_RUNS] if runs_unwatched(job) else []  # asked first: what they write later is not sent
             if os.path.exists(job.at("result.json")):  # first: what became of the job waits for no node
                 self.channel.send_file("result.json", job.at("result.json"))
             for name in files_of(job):
@@ -62,6 +65,7 @@ class FileDesk:
             clocks = clocks_until_now(job, peers)
             if clocks:
                 self.channel.send({"kind": "file", "name": CLOCKS, "first": True, "data": clocks})
+        missing = [*unwatched, *missing]
         self.fetched = None if missing else (job, peers)
         self.channel.send({"kind": "fetched", "missing": missing})
 
@@ -82,14 +86,18 @@ class FileDesk:
         order, routes = job.order(), job.routes()
         if order is None:
             return [], []
-        found = in_parallel(lambda route: self.fetch_from(route, order, limit, limits), routes)
+        over = os.path.exists(job.at("result.json"))
+        found = in_parallel(lambda route: self.fetch_from(route, order, limit, limits, over), routes)
         missing = [f"{route['host']}: {answer}" for route, answer in zip(routes, found) if isinstance(answer, str)]
         return [answer for answer in found if isinstance(answer, RemoteNode)], missing
 
     def fetch_from(
-        self, route: orders.Route, order: orders.Order, limit: int, limits: Limits | None
+        self, route: orders.Route, order: orders.Order, limit: int, limits: Limits | None, over: bool
     ) -> RemoteNode | str:
-        """Forward the files of one other node; return the node, or why its files are missing."""
+        """Forward the files of one other node; return the node, or why its files are missing.
+
+        `over`: the job is, so nothing of it may still write there.
+        """
         try:
             peer = self.head.reach(route, order["home"])
             beats = peer.answer_seconds == ANSWER_SECONDS  # one that was lost before has no time for a slow disk
@@ -103,19 +111,21 @@ class FileDesk:
                     "artifacts": limits,
                 }
             )
-            self.forward_files(peer, ranks_on(peer.name, order["placement"]), limit, limits, restarts_of(order))
+            ranks = ranks_on(peer.name, order["placement"])
+            is_whole = self.forward_files(peer, ranks, limit, limits, restarts_of(order))
             peer.clock = peer.measure_clock(peer.answer_seconds)
         except (ConnectionLost, ValueError) as lost:
             self.head.given_up[route["host"]] = str(lost)  # a late answer could be taken for that of another request
             return str(lost)
-        return peer
+        return peer if is_whole or not over else STILL_RUNS
 
     def forward_files(
         self, peer: RemoteNode, ranks: Collection[int], limit: int, limits: Limits | None = None, restarts: int = 0
-    ) -> None:
+    ) -> bool:
         """Forward file frames of a node with these ranks to the controller until it has sent all.
 
-        `restarts`: of the job. ConnectionLost at a protocol error.
+        Return whether the node says that there will be no more. `restarts`: of the job. ConnectionLost at a protocol
+        error.
         """
         seen: set[str] = set()
         rows: dict[str, OwnRows] = {}
@@ -137,6 +147,12 @@ class FileDesk:
                 name = f"launcher.{peer.name}.out"
             self.channel.send({"kind": "file", "name": name, "first": first, "data": data})
             frame = peer.remote.answer(peer.answer_seconds)
+        return not frame["missing"]
+
+
+def runs_unwatched(job: JobDir) -> bool:
+    """Whether processes of a job are here that nobody looks after: guard and supervisor were killed together."""
+    return not job.running() and any(mark.job_dir == job.path for _process, mark in processes.marked())
 
 
 def restarts_of(order: orders.Order) -> int:
