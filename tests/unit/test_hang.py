@@ -20,7 +20,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy
 )
 
 # Three ranks on n1; rank 1 matches a regular expression in C, and the others wait for it in their fourth collective.
-RECORDED = json.loads((Path(__file__).parent / "recorded/look.json").read_text())["evidence"]
+LOOK = json.loads((Path(__file__).parent / "recorded/look.json").read_text())
+RECORDED: list[Any] = list(ALL_EVIDENCE(LOOK["evidence"]))
 WAITS, COMPUTES = RECORDED[0], RECORDED[1]
 TORCH = "/usr/lib/python3.11/site-packages/torch/"
 
@@ -363,6 +364,7 @@ def test_stacks_that_are_the_same_are_told_once(tmp_path: Path) -> None:
     rows = [waiting(), rank(own(40, "load")), waiting(), rank(state="T")]
     for row in rows[:3]:
         row["threads"][0].append(main)
+    rows[0]["nccl"] = ["Rank 3 -- UNRESPONSIVE"]
     autopsy = judged("run7", looked(*rows, missing=("n4: it does not answer",)))
     assert autopsy.lines == [
         "job run7: rank 3 on n1 is stopped by a signal (state T); "
@@ -376,6 +378,7 @@ def test_stacks_that_are_the_same_are_told_once(tmp_path: Path) -> None:
     place = write_bundle(tmp_path / "run7", autopsy)
     assert json.loads((place / "look.json").read_text())["evidence"] == autopsy.looked["evidence"]
     assert "stopped by a signal" in (place / "look.txt").read_text()
+    assert (place / "look.txt").read_text().endswith("\nWhat NCCL itself tells (RAS):\nRank 3 -- UNRESPONSIVE\n")
     assert {path.name: path.stat().st_mode & 0o777 for path in place.iterdir()} == {
         "look.json": 0o600,
         "look.txt": 0o600,

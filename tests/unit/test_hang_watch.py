@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ALL_EVIDENCE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import hang_watch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
@@ -17,7 +18,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_wa
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from tests.unit.watched import Clock, passed
 
-RECORDED = json.loads((Path(__file__).parent / "recorded/look.json").read_text())["evidence"]
+LOOK = json.loads((Path(__file__).parent / "recorded/look.json").read_text())
+RECORDED: list[Any] = list(ALL_EVIDENCE(LOOK["evidence"]))
 PLACES = [{"rank": rank, "local_rank": rank, "host": "n1"} for rank in range(3)]
 
 

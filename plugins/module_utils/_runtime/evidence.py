@@ -17,6 +17,7 @@ from itertools import dropwhile
 from typing import Mapping, TypedDict
 
 from .forms import Form, either, flag, listed, number, one_of, optional, short, whole
+from .nccl_status import LINES_MOST
 
 RANK_MOST = 9_999_999
 PID_MOST = 1 << 31
@@ -92,6 +93,7 @@ class Evidence(TypedDict):
     groups: list[Group]
     workers: list[Worker]
     busy: list[str]  # the program that has much of a CPU, and what of the rank started it: cc1plus, ninja
+    nccl: list[str]  # of rank 0: what NCCL's own RAS service tells of the job
 
 
 NO_NAMES: list[str] = []
@@ -131,6 +133,7 @@ EVIDENCE: Form[Evidence] = Form(
         "groups": listed(GROUP, GROUPS_MOST),
         "workers": listed(WORKER, WORKERS_MOST),
         "busy": either(listed(short, NAMES_MOST), NO_NAMES),
+        "nccl": either(listed(short, LINES_MOST), NO_NAMES),
     }
 )
 MANY_RANKS = 100_000

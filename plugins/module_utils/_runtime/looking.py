@@ -35,6 +35,7 @@ from .file_locks import try_lock_open
 from .forms import short
 from .job_directory import JobDir, open_file
 from .look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS
+from .nccl_status import Question
 from .orders import Order
 from .processes import Process
 from .records import RankRecord
@@ -75,6 +76,7 @@ def look(job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_
         began = time.monotonic()
         deaf: set[int] = set()
         first = look_once(job, order, asks, deaf)
+        nccl = Question(pids_of(first), seconds) if asks and 0 in first else None  # its answer is about all ranks
         moved: set[int] = set()
         for share in SAMPLES if asks else ():
             pause(began + share * seconds)
@@ -85,10 +87,17 @@ def look(job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_
         moved |= {rank for rank, seen in second.items() if is_elsewhere(first[rank].threads, seen.threads)}
         until = time.monotonic() + (seconds if asks else 0.0)
         workers = {rank: workers_of(job, rank, seen, until) for rank, seen in second.items()}
-        return [
-            evidence_of(order["host"], rank, first[rank], second[rank], between, rank in moved, workers[rank])
+        rows = {
+            rank: evidence_of(order["host"], rank, first[rank], second[rank], between, rank in moved, workers[rank])
             for rank in second
-        ]
+        }
+        if nccl:
+            rows[0]["nccl"] = nccl.answer()
+        return list(rows.values())
+
+
+def pids_of(seen: dict[int, Seen]) -> list[int]:
+    return [process.pid for row in seen.values() for process in row.tree.all]
 
 
 def pause(until: float) -> None:
@@ -330,4 +339,5 @@ def evidence_of(
         "groups": groups,
         "workers": workers,
         "busy": busy_below(first, second, between),
+        "nccl": [],
     }

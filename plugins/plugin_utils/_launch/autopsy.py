@@ -98,11 +98,17 @@ def write_bundle(run_dir: Path, autopsy: Autopsy) -> Path:
     missing = [f"nothing is known of the ranks of {text}" for text in autopsy.looked["missing"]]
     for name, text in (
         (EVIDENCE_FILE, json.dumps(content, indent=1)),
-        (TEXT_FILE, "\n".join([autopsy.headline, "", *autopsy.tree, *missing])),
+        (TEXT_FILE, "\n".join([autopsy.headline, "", *autopsy.tree, *missing, *nccl_lines(autopsy.looked)])),
     ):
         write_private(place / f".{name}.{os.getpid()}", text + "\n")
         (place / f".{name}.{os.getpid()}").replace(place / name)
     return place
+
+
+def nccl_lines(looked: SeenJob) -> list[str]:
+    """Return what NCCL's RAS service told of the job, below a title."""
+    lines = [line for row in looked["evidence"] for line in row["nccl"]]
+    return ["", "What NCCL itself tells (RAS):", *lines] if lines else []
 
 
 def tree_lines(found: Mapping[int, Evidence], doings: Doings) -> Iterator[str]:
