@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # By "launcher row", or by "row" where it is the same under every launcher.
-EXPLAINED: Mapping[str, str] = {
-    "openmpi both-n2": "a daemon with an environment of its own stays on n2: its guard and supervisor are gone, and"
-    " Open MPI's daemon kills the wrapper, which was its last parent. Nothing is left that tells whose it is, so"
-    " `clean.yml` cannot know it; what has the job's environment it ends",
-}
+EXPLAINED: Mapping[str, str] = {}
 
 NOT_HERE: Mapping[str, str] = {
     "`srun` and `sbatch`": "the lab's Slurm has two nodes, as it wants one user on all; each part of their jobs is"

@@ -19,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     batch_system,
     bootstrap,
     leftovers,
+    noted_processes,
     processes,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
@@ -78,6 +79,26 @@ def test_what_has_no_mark_goes_with_its_parent_that_has_one(tmp_path: Path) -> N
     finally:
         os.kill(stays, signal.SIGKILL)
         os.close(lock)
+
+
+def test_what_was_noted_goes_when_nobody_looks_after_the_job(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    """A daemon with an environment of its own, whose wrapper, guard and supervisor were killed."""
+    job = JobDir(str(tmp_path / "jobs" / "gone"))
+    job.create([])
+    process = processes.read(sleeper.pid)
+    assert process
+    earlier = {"here": noted_processes.here(), "processes": [[process.pid, process.started - 1]]}
+    elsewhere = {"here": ["another boot", ""], "processes": [[process.pid, process.started]]}
+    odd = {**earlier, "processes": [[1], None, ["1", "2"], [{}, []], [-1, 0], [process.pid, str(process.started)]]}
+    for wrong in (earlier, elsewhere, odd, [], {"here": 1, "processes": 1}):
+        job.write(noted_processes.FILE, wrong)
+        assert not [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
+    noted_processes.note(job, [process])
+    lock = job.lock()
+    assert not [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]  # it runs
+    os.close(lock)
+    assert [row["pid"] for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"] == [sleeper.pid]
+    assert sleeper.wait(60) == -15
 
 
 def test_the_login_that_looks_is_none_of_them(tmp_path: Path) -> None:

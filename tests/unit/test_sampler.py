@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+    noted_processes,
     processes,
     sampler,
     usage_gpus,
@@ -214,6 +215,7 @@ def test_the_processes_of_ranks_are_counted_until_they_are_gone(tmp_path: Path) 
         reads = sampler.Sampler(job, order)
         reads.sample(reads.start)
         assert [process.pid for process in reads.trees[0]][:1] == [program.pid]
+        assert [process.pid for process in noted_processes.noted(job)] == [program.pid]
         program.stdin.write(b"\n")
         program.stdin.flush()
         program.stdout.readline()

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import TypedDict
 
-from . import batch_system, containers, processes
+from . import batch_system, containers, noted_processes, processes
 from .file_store import KEPT_DAYS, Store
 from .job_directory import JobDir, jobs, remove
 from .job_files import TREE, outputs, remove_tree
@@ -136,7 +136,7 @@ def cancel(job: JobDir) -> None:
 def leftovers(home: str) -> list[tuple[processes.Process, str]]:
     """Return this user's processes of jobs that nobody looks after, whatever their home, each with its job id.
 
-    Also what has no mark, and is below one that has: a program may start it with an environment of its own.
+    Also what has no mark, and is below one that has, or was noted: a program may start it with its own environment.
     """
     children = processes.by_parent()
     marked = processes.marked(children)
@@ -147,6 +147,9 @@ def leftovers(home: str) -> list[tuple[processes.Process, str]]:
     ]
     found += containers.monitors(home)
     apart = {process.pid for process, _mark in marked} | processes.ancestors(children) | {os.getpid()}
+    over = [job for job in jobs(home) if not job.running()]
+    known = [(process, job.job_id) for job in over for process in noted_processes.noted(job)]
+    found += [(process, job_id) for process, job_id in known if process.pid not in apart]
     here = processes.namespace("self")
     unmarked = {pid: [child for child in below if child.pid not in apart] for pid, below in children.items()}
     for process, job_id in list(found):

@@ -20,7 +20,7 @@ import signal
 import time
 from typing import Collection
 
-from . import processes, usage_node
+from . import noted_processes, processes, usage_node
 from .forms import BadFrame
 from .job_directory import JobDir
 from .orders import Order
@@ -113,6 +113,7 @@ class Sampler:
         self.began, self.start = time.time(), time.monotonic()
         self.trees: dict[int, list[Process]] = {}  # by rank: its program, and what that started
         self.list_at = 0.0
+        self.noted: Collection[tuple[int, int]] = ()  # identities of the processes that were noted last
         self.ticks = 0  # of CPU that all of them had
         self.cpu: dict[tuple[int, int], tuple[int, int]] = {}  # of each at the last sample, with its parent's pid
         self.waits: dict[int, tuple[float, int, float, int]] = {}  # by rank: time and nanoseconds, first and last
@@ -139,6 +140,7 @@ class Sampler:
         if now >= self.list_at:
             before = time.thread_time()
             self.trees = rank_trees(self.job, self.order)
+            self.note_processes()
             self.list_at = now + max(LIST_SECONDS, (time.thread_time() - before) / SHARE)
         memory, ticks = self.take()
         if self.folded.samples and not self.cpu:  # all are gone: their last second is not one of doing nothing
@@ -155,6 +157,14 @@ class Sampler:
             values["cpu"] = min(values["cpu"], float(self.devices.cores))
         self.folded.add(now - self.start, values)
         self.note_waits(now)
+
+    def note_processes(self) -> None:
+        """Note the processes of the ranks if there are others than before."""
+        found = {process.identity: process for tree in self.trees.values() for process in tree}
+        if found.keys() != self.noted:
+            with contextlib.suppress(OSError):  # a full disk ends the job by the rank that hits it
+                noted_processes.note(self.job, found.values())
+                self.noted = found.keys()
 
     def take(self) -> tuple[int, int]:
         """Return the bytes that the ranks' processes hold, and the ticks of CPU that they had since the start.
