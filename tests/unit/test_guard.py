@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
     JobDir,
 )
+from tests.driver import wait_until
 
 
 def test_an_agent_that_dies_after_its_launcher_is_no_leftover(tmp_path: Path) -> None:
@@ -57,6 +58,20 @@ def test_job_timeout_begins_when_ranks_are_there(tmp_path: Path, launcher: str, 
     first = guard.deadline
     assert guard.check_ranks() is None and guard.deadline == first
     assert Guard(job, {**order, "job_timeout": None}, "", from_supervisor=-1, to_supervisor=-1).deadline is None
+
+
+def test_a_wrapper_that_is_a_zombie_has_died(tmp_path: Path) -> None:
+    """Reproduced before, under MPICH and Intel MPI: their daemon does not collect it while its program lives."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0])
+    with subprocess.Popen(["sleep", "60"]) as wrapper:
+        job.write("ranks/0/record.json", record_of(wrapper, os.getpid()))
+        guard = guard_of(job)
+        alive = guard.check_ranks()
+        wrapper.kill()
+        wait_until(lambda: (found := processes.read(wrapper.pid)) and found.state == "Z")
+        reason = guard.check_ranks()
+    assert alive is None and reason is not None and reason.code == "wrapper_died"
 
 
 def test_what_slurm_runs_for_a_batch_file_has_its_time_to_end(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ class Guard:
     def copy_orphaned_output(self) -> None:
         """Copy the output of daemons that outlived their rank and its wrapper. A stream never has two readers."""
         for rank, wrapper in self.done.items():
-            if processes_module.read(wrapper) is None:
+            if not processes_module.is_running(wrapper):
                 copy_all(self.streams.get(rank, ()))
 
     def check_ranks(self) -> Reason | None:
@@ -240,7 +240,7 @@ class Guard:
                     return reasons.rank_failed(rank)
                 if len(self.done) == len(self.order["ranks"]):
                     self.send({"kind": "done"})
-            elif processes_module.read(record["wrapper_pid"]) is None and self.job.record(rank) == record:
+            elif not processes_module.is_running(record["wrapper_pid"]) and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)
                 return reasons.wrapper_died(rank)
         return None

@@ -90,6 +90,12 @@ def read(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and has not ended. Hydra leaves a wrapper that died a zombie while its rank lives."""
+    process = read(pid)
+    return process is not None and process.state not in "ZX"
+
+
 def identity(pid: int) -> dict[str, int]:
     """Return pid and start of a process, for a file: with identified() no later process of that pid is taken for it."""
     process = read(pid)
