@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from ansible.utils.display import Display
 
@@ -38,7 +38,7 @@ class ActionModule(Action):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return report and msg; failed if there are errors among the findings."""
-        options = preflight_input.parse_options(given, RULES)
+        options = preflight_input.parse_options(cast(preflight_input.Given, given), RULES)
         targets = [self.target(name, variables) for name in options.answers]
         facts = {name: answer.facts for name, answer in options.answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}

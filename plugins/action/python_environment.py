@@ -10,7 +10,7 @@ Documentation: plugins/modules/python_environment.py.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ansible import constants
 
@@ -19,8 +19,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.nod
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import environment_answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import Look, look_of, unsent_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.environment_request import (
+    Given,
     missing_tools,
     order_for,
     prepared,
@@ -42,9 +43,9 @@ class ActionModule(OnNode):
     def act(self, given: Result, variables: Result) -> Result:
         """Return what the state returns. Failed, with one line that begins with the role's name, for what cannot be."""
         states = {"look": self.look, "make": self.make, "send": self.send, "prove": self.prove}
-        self.given, self.variables, self.node = given, variables, str(variables["inventory_hostname"])
+        self.given, self.variables, self.node = cast(Given, given), variables, str(variables["inventory_hostname"])
         try:
-            self.prepared = prepared(given)
+            self.prepared = prepared(self.given)
             self.share = ON_ITS_OWN | (given["plan"].get("nodes") or {}).get(self.node, {})
             return states[given["state"]]()
         except (InputError, NotBroughtError) as error:
@@ -65,7 +66,7 @@ class ActionModule(OnNode):
         answer = self.ask("look")
         if answer.get("failed"):
             return answer
-        seen: Result = environment_answer(self.node, "look", answer)
+        seen = look_of(self.node, answer)
         if seen["refusals"]:
             return {"failed": True, "msg": line("; ".join(seen["refusals"]))}
         return {"changed": False, **seen}
@@ -83,12 +84,13 @@ class ActionModule(OnNode):
         adopted = self.ask("adopt") if adopts else {}
         if adopted.get("failed") or not makes:
             return adopted if adopted.get("failed") else {"changed": True}
-        if seen["missing_tools"]:
-            return self.failure(missing_tools(self.given, self.node, seen))
-        made = self.ask("make", brought=self.bring(seen))
+        look = cast(Look, seen)  # it did not fail
+        if look["missing_tools"]:
+            return self.failure(missing_tools(self.given, self.node, look))
+        made = self.ask("make", brought=self.bring(look))
         return made if made.get("failed") else {"changed": made.get("changed") is True}
 
-    def bring(self, seen: Result) -> str:
+    def bring(self, seen: Look) -> str:
         """Copy a file with what the machine needs there. Return its path, or "" if nothing is needed."""
         order = order_for(self.given, self.prepared, seen, Path(constants.DEFAULT_LOCAL_TMP, "torchfleet-wheels"))
         if order.is_empty:
@@ -104,7 +106,7 @@ class ActionModule(OnNode):
         answer = self.ask("send", transfer=transfer_of(self.share, self.node))
         if answer.get("failed"):
             return answer
-        return {"changed": False, "unsent": environment_answer(self.share["sender"], "send", answer.get("unsent"))}
+        return {"changed": False, "unsent": unsent_of(self.share["sender"], answer.get("unsent"))}
 
     def prove(self) -> Result:
         """Fail if the environment was sent and did not arrive, or does not work."""

@@ -13,7 +13,7 @@ from ansible.errors import AnsibleError
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import environment_answer
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import Look, look_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import plan_of
 
 Result = dict[str, Any]
@@ -47,10 +47,10 @@ class ActionModule(Action):
         return isinstance(stat, Mapping) and stat.get("exists") is True
 
 
-def looks_of(name: str, hosts: list[str], hostvars: Mapping[str, Any]) -> dict[str, Result]:
+def looks_of(name: str, hosts: list[str], hostvars: Mapping[str, Any]) -> dict[str, Look]:
     """Return the answer of each machine that looked. InputError, which names the machine, for an invalid answer."""
     registered = {str(host): to_plain(hostvars[host].get(name) or {}) for host in hosts}
-    return {host: environment_answer(host, "look", look) for host, look in registered.items() if "kind" in look}
+    return {host: look_of(host, look) for host, look in registered.items() if "kind" in look}
 
 
 def home_of(variables: Mapping[str, Any]) -> str:

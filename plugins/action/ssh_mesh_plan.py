@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ansible.utils.display import Display
 
@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.certified_
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import (
     Member,
     Refused,
+    Request,
     check_request,
     member_from,
     mesh_of,
@@ -43,7 +44,7 @@ class ActionModule(Action):
             members = self.members(given["members"], variables["hostvars"])
             groups = to_plain(variables["groups"])  # a node that is away stays in the mesh
             names = [name for name in every_node(groups) if name not in given["leaving"]]
-            planned = plan(given, members, names, self._task.check_mode)
+            planned = plan(cast(Request, given), members, names, self._task.check_mode)
         except (Refused, KeyFailed) as error:
             return {"failed": True, "msg": f"ssh_mesh: {error}"}
         for finding in planned["findings"]:
@@ -63,7 +64,7 @@ def former_of(directory: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(Authority(directory, name, dry_run=True).known()) if directory else ()
 
 
-def plan(given: dict[str, Any], fresh: tuple[Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
+def plan(given: Request, fresh: tuple[Member, ...], names: list[str], dry_run: bool) -> dict[str, Any]:
     """Return changed, nodes, proof and findings. Raise InputError or Refused if the mesh must not be made."""
     request = check_request(given, names)
     authority = Authority(given["directory"], given["cluster"], dry_run, given["inventory"])

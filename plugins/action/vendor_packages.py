@@ -10,18 +10,22 @@ options of the task alone, and on nothing that the user on the node answered to 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.vendor import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.vendor import announcement, answer_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.vendor import (
+    Answer,
+    announcement,
+    answer_of,
+)
 
 Result = dict[str, Any]
-SHOWN = ("changed", "diff", "versions")
 
 
-def shown(answer: Result) -> Result:
+def shown(answer: Answer) -> Result:
     """Return what the task returns of an answer."""
-    return {name: answer[name] for name in SHOWN}
+    return {"changed": answer["changed"], "diff": answer["diff"], "versions": answer["versions"]}
 
 
 class ActionModule(OnNode):
@@ -32,11 +36,11 @@ class ActionModule(OnNode):
 
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed, diff and the packages as the node has them. InputError for an answer that cannot be."""
-        node = str(variables["inventory_hostname"])
+        node, request = str(variables["inventory_hostname"]), cast(Request, given)
         result = self.looked(variables)
         if result.get("failed"):
             return result
-        answer = answer_of(node, given, result)
+        answer = answer_of(node, request, result)
         if not answer["changed"]:
             return shown(answer)
         if self._task.check_mode:
@@ -49,4 +53,4 @@ class ActionModule(OnNode):
                 f"give the password with -K, or let {node} be reached by a user who may use sudo",
             }
         result = self.answer(variables)
-        return result if result.get("failed") else shown(answer_of(node, given, result))
+        return result if result.get("failed") else shown(answer_of(node, request, result))

@@ -53,7 +53,7 @@ class ActionModule(Action):
         Raise InputError for an answer that no node can have given.
         """
         head, workers = groups_of(variables)["head"][0], groups_of(variables)["workers"]
-        asked = {name: answer_of(answer or {}) for name, answer in given["answers"].items()}
+        asked = {name: answer_of(answer) for name, answer in given["answers"].items()}
         checked = verify.take(asked, given["listened"], given["measured"])
         answers = checked.answers
         facts = {name: answer.facts for name, answer in answers.items() if answer.facts}

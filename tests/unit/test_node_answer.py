@@ -375,27 +375,27 @@ LOOK = {
 def test_a_look_adds_nothing_to_what_the_controller_packs() -> None:
     """What a machine saw is laid over the request by which wheels are packed on the controller."""
     told = {**LOOK, "wheelhouse": "/etc", "packages": ["--index-url=http://evil", "x"], "into": "/root"}
-    assert software_answers.environment_answer("n2", "look", told) == LOOK
+    assert software_answers.look_of("n2", told) == LOOK
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> None:
     dice = random.Random(seed)
-    for state, honest in (("look", LOOK), ("send", {"n1": "", "n3": "Connection refused"})):
-        told = worse(dice, honest)
-        found = refused(lambda told=told, state=state: software_answers.environment_answer("n2", state, told))
-        if found and state == "look":
-            printed(found["refusals"])
-            assert re.fullmatch(r"\d+\.\d+ [\w.+-]* [\w.+-]*", f"{found['python']} {found['libc']} {found['machine']}")
-            decided = share_out({"n1": LOOK, "n2": found, "n3": LOOK}, "n1", True)
-            assert {name for share in decided.values() for name in share.to} <= set(NAMES)
+    look, sent = worse(dice, LOOK), worse(dice, {"n1": "", "n3": "Connection refused"})
+    refused(lambda: software_answers.unsent_of("n2", sent))
+    found = refused(lambda: software_answers.look_of("n2", look))
+    if found:
+        printed(found["refusals"])
+        assert re.fullmatch(r"\d+\.\d+ [\w.+-]* [\w.+-]*", f"{found['python']} {found['libc']} {found['machine']}")
+        decided = share_out({"n1": LOOK, "n2": found, "n3": LOOK}, "n1", True)
+        assert {name for share in decided.values() for name in share.to} <= set(NAMES)
 
 
 @pytest.mark.parametrize("libc", ["2.abc", "2.1000000", "2.9999999999", "2." + "9" * 60, "x"])
 def test_a_version_of_the_c_library_is_one(libc: str) -> None:
     """Reproduced before: the controller made an option of pip for each version below it, until its memory was full."""
     with pytest.raises(InputError, match=r"libc\W+the version of glibc was expected"):
-        software_answers.environment_answer("n2", "look", {**LOOK, "libc": libc})
+        software_answers.look_of("n2", {**LOOK, "libc": libc})
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------

@@ -115,6 +115,8 @@ def test_a_lock_that_uv_wrote() -> None:
         (f'version = "5"\n{REGISTRY}', 'version = "5"\nsource = { git = "x" }', "it has no wheel"),
         (DIGEST, "md5:00", "it has no wheel on an index"),
         ("[[package]]", "[[packages]]", "not as uv writes it"),
+        ('{ name = "torch" }', "{ name = 7 }", "not as uv writes it"),
+        ('extra = ["fast"]', 'extra = "fast"', "not as uv writes it"),
     ],
 )  # fmt: skip
 def test_a_lock_that_cannot_be_followed_is_refused(old: str, new: str, allowed: str) -> None:

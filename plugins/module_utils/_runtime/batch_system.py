@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 
-from .job_directory import JobDir, fits
+from .job_directory import JobDir, field
 
 NUMBER = re.compile(r"[0-9]{1,18}\Z")  # of a job in a batch system
 SECONDS = 20  # for its command
@@ -17,10 +17,11 @@ SECONDS = 20  # for its command
 
 def cancel(job: JobDir) -> None:
     """Take a job back from the batch system that its launcher gave it to, if it did."""
-    order = job.read("order.json")
-    if not fits(order, {"queue": list}) or [type(words) for words in order["queue"]] != [list, list]:
+    queue: list[object] = field(job.read("order.json"), "queue", list) or []
+    commands = [[str(word) for word in words] for words in queue if isinstance(words, list)]
+    if not len(queue) == len(commands) == 2:
         return
-    find, cancel = ([str(word) for word in words] for words in order["queue"])
+    find, cancel = commands
     numbers = [word for word in output_of(find).split() if NUMBER.match(word)]
     if numbers:
         output_of([*cancel, *numbers])

@@ -22,7 +22,7 @@ from typing import Iterator, NamedTuple, Sequence, Tuple
 
 from .data_manifest import MOST_BYTES, NAME, Manifest, known_manifest, name_of
 from .file_locks import try_lock
-from .job_directory import fits, jobs, open_file, remove, unique
+from .job_directory import field, jobs, open_file, remove, unique
 from .job_files import walk
 from .records import DataFacts
 
@@ -186,19 +186,19 @@ def used_by(order: object) -> str:
 
     `order`: what lies in order.json, which an earlier version may have written.
     """
-    return order["data"] if fits(order, {"data": str}) else ""
+    return field(order, "data", str) or ""
 
 
 def note_use(order: object) -> None:
     """Note that a job whose order is written uses its data set. OSError if that was removed since the survey."""
-    name = used_by(order)
-    if not name or not fits(order, {"home": str}):
+    name, home = used_by(order), field(order, "home", str)
+    if not name or home is None:
         return
-    with locked(order["home"], fcntl.LOCK_SH):
-        if not is_sealed(root_of(order["home"], name)):
-            place = place_of(order["home"], name)
+    with locked(home, fcntl.LOCK_SH):
+        if not is_sealed(root_of(home, name)):
+            place = place_of(home, name)
             raise OSError(errno.ENOENT, f"{place} was removed just now, or is written: start the job again")
-        os.utime(place_of(order["home"], name))
+        os.utime(place_of(home, name))
 
 
 def is_sealed(root: str) -> bool:

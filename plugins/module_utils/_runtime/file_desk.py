@@ -22,7 +22,7 @@ from .clocks import clocks_until_now
 from .earlier_attempts import METRICS
 from .fetched_files import files_of, mark_fetched, own_block
 from .file_messages import Fetch, Request
-from .job_directory import JobDir, fits, ranks_on
+from .job_directory import JobDir, field, ranks_on
 from .link import ConnectionLost
 from .metrics import OwnRows
 from .record_forms import RESTARTS_MOST
@@ -157,7 +157,7 @@ def runs_unwatched(job: JobDir) -> bool:
 
 def restarts_of(order: orders.Order) -> int:
     """Return how often a job was started again, whoever wrote its order."""
-    return min(order["restarts"], RESTARTS_MOST) if fits(order, {"restarts": int}) else 0
+    return min(field(order, "restarts", int) or 0, RESTARTS_MOST)
 
 
 def limits_of(frame: Fetch) -> Limits | None:

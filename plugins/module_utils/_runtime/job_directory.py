@@ -25,7 +25,7 @@ import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Tuple, Union, cast
+from typing import TYPE_CHECKING, Iterable, Mapping, Tuple, TypeVar, Union, cast
 
 from .codes import known
 from .file_locks import wait_for_lock
@@ -46,6 +46,7 @@ PIPES = {"stdout": "stdout.pipe", "stderr": "stderr.pipe"}  # of each rank
 FILE_BYTES = 64 << 20  # of a file of ours; more is none
 TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 Form = Mapping[str, Union[type, Tuple[type, ...]]]  # the types of fields by name
+Kind = TypeVar("Kind")
 NUMBER = (int, float)  # of seconds, as all numbers here that need not be whole
 BYTES_MOST = 10**18  # of memory
 SECONDS_MOST = 1e11  # since the epoch, or since the machine came up
@@ -112,7 +113,7 @@ def json_in(path: str, most: int) -> object:
         return None
 
 
-def fits(value: object, form: Form) -> TypeGuard[dict[str, Any]]:
+def fits(value: object, form: Form) -> TypeGuard[dict[str, object]]:
     """Whether a value is an object with these fields, each of its type."""
     return isinstance(value, dict) and all(
         isinstance(value.get(name), kind)
@@ -120,6 +121,11 @@ def fits(value: object, form: Form) -> TypeGuard[dict[str, Any]]:
         and (kind is not NUMBER or 0 <= value[name] <= SECONDS_MOST)  # neither is true of NaN
         for name, kind in form.items()
     )
+
+
+def field(value: object, name: str, kind: type[Kind]) -> Kind | None:
+    """Return a field of an object; None if it is not there, or not of this type."""
+    return cast(Kind, value[name]) if fits(value, {name: kind}) else None
 
 
 def rows_of(found: object) -> list[Leftover]:
@@ -197,10 +203,12 @@ class JobDir:
     def order(self) -> Order | None:
         """Return what the job is; None if it is not known, or a program of the job changed it beyond use."""
         found = self.read_order()
-        if not fits(found, ORDER) or not all(fits(place, PLACE) for place in found["placement"]):
+        if not fits(found, ORDER):
             return None
-        whole = all(type(rank) is int for rank in found["ranks"])
-        return cast("Order", found) if whole and fits(found["launcher"], {"name": str, "version": str}) else None
+        order = cast("Order", found)
+        whole = all(fits(place, PLACE) for place in order["placement"])
+        whole = whole and all(type(rank) is int for rank in order["ranks"])
+        return order if whole and fits(order["launcher"], {"name": str, "version": str}) else None
 
     def read_order(self) -> object:
         """Return what is in order.json, whoever wrote it, in the form of this version."""
@@ -212,14 +220,13 @@ class JobDir:
     def staging(self) -> Staging | None:
         """Return what this node added to the order; None if that is not known."""
         found = self.read("staging.json") or self.read("order.json")  # the second had it up to 0.4
-        return {"started": found["started"], "private_tmp": found["private_tmp"]} if fits(found, STAGING) else None
+        return cast("Staging", {name: found[name] for name in STAGING}) if fits(found, STAGING) else None
 
     def routes(self) -> list[JobRoute]:
         """Return how the head reaches the other nodes of the job: none on these."""
         found = self.read("routes.json")
         if found is None:  # up to 0.4 the order had them, by another name
-            order = self.read("order.json")
-            peers = order["peers"] if fits(order, {"peers": list}) else []
+            peers: list[object] = field(self.read("order.json"), "peers", list) or []
             found = [{**row, "host": row["name"]} for row in peers if fits(row, {"name": str})]
         return [cast("JobRoute", row) for row in found if fits(row, ROUTE)] if isinstance(found, list) else []
 
@@ -229,7 +236,8 @@ class JobDir:
         if not fits(found, RECORD) or found["rank"] != rank or not isinstance(found.get("signal"), (int, type(None))):
             return None
         whole = fits(found, {name: kind for name, kind in LATE.items() if name in found})
-        whole = whole and 0 <= found.get("peak_bytes", 0) <= BYTES_MOST
+        peak = found.get("peak_bytes", 0)
+        whole = whole and isinstance(peak, int) and 0 <= peak <= BYTES_MOST
         if "error_code" in found:
             found["error_code"] = known(RankError, found["error_code"])
         whole = whole and found.get("error_code", "") is not None  # None: no code of ours
@@ -361,10 +369,11 @@ def ranks_on(host: str, placement: Iterable[Place]) -> list[int]:
     return [place["rank"] for place in placement if place["host"] == host]
 
 
-def with_ranks_and_head(order: dict[str, Any]) -> dict[str, Any]:
+def with_ranks_and_head(order: dict[str, object]) -> dict[str, object]:
     """Return an order of version 0.4 with what later ones have: there the head was the node with `peers`."""
     host = order["host"]
-    ranks = [place["rank"] for place in order["placement"] if fits(place, PLACE) and place["host"] == host]
+    places = cast("list[object]", order["placement"])
+    ranks = [place["rank"] for place in places if fits(place, PLACE) and place["host"] == host]
     return {**order, "ranks": ranks, "head": host if isinstance(order.get("peers"), list) else ""}
 
 

@@ -293,11 +293,11 @@ def entry_in(path: str) -> Entry | None:
     named = TICKET.match(os.path.basename(path))
     found = json_in(path, ENTRY_BYTES)
     found = {"owner": NOBODY, **found} if isinstance(found, dict) else found
-    if not named or not fits(found, FORM) or found["job_id"] != named["job_id"] or found["ranks"] < 1:
+    if not named or not fits(found, FORM):
         return None
-    if not all(isinstance(host, str) for host in found["hosts"]):
-        return None
-    return cast(Entry, {**found, "number": int(named["number"])})
+    entry = cast(Entry, {**found, "number": int(named["number"])})
+    whole = entry["job_id"] == named["job_id"] and entry["ranks"] >= 1
+    return entry if whole and all(isinstance(host, str) for host in entry["hosts"]) else None
 
 
 def running_on(home: str, hosts: set[str]) -> list[Ahead]:

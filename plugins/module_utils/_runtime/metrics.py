@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Collection
+from typing import Collection, cast
 
 from .frames import refuse_constant
 from .job_directory import NUMBER, JobDir, fits, open_file, remove
@@ -108,8 +108,9 @@ def first_report(job: JobDir) -> FirstReport | None:
         except (ValueError, RecursionError):
             continue
         if fits(found, {"time": NUMBER}) and TOTALS & found.keys():
-            values = {name: found[name] for name in PROGRESS if fits(found, {name: NUMBER})}
-            return {"time": float(found["time"]), "values": values}
+            numbers = cast("dict[str, float]", found)  # those that fit
+            values: dict[str, Value] = {name: numbers[name] for name in PROGRESS if fits(found, {name: NUMBER})}
+            return {"time": float(numbers["time"]), "values": values}
     return None
 
 

@@ -17,7 +17,7 @@ import os
 import platform
 
 from . import conda
-from .job_directory import JobDir, fits
+from .job_directory import JobDir, field
 from .records import Activation, ProgramEnvironment
 
 PROGRAMS = "programs"
@@ -70,11 +70,11 @@ def used_by(order: object) -> str:
 
     `order`: what lies in order.json, which an earlier version may have written.
     """
-    if not fits(order, {"path_first": str, "home": str}):
+    path, home = field(order, "path_first", str), field(order, "home", str)
+    if path is None or home is None:
         return ""
-    first = order["path_first"].split(os.pathsep)[0]
-    place = os.path.dirname(first)
-    return place if os.path.dirname(place) == os.path.join(order["home"], PROGRAMS) else ""
+    place = os.path.dirname(path.split(os.pathsep)[0])
+    return place if os.path.dirname(place) == os.path.join(home, PROGRAMS) else ""
 
 
 def note_use(order: object) -> None:

@@ -17,7 +17,7 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Sequence, TypedDict
 
 from . import build_errors, environment, environment_files, interpreter, remote_program, versions
 from .environment import (
@@ -54,6 +54,33 @@ for name, text in order["files"]:
     exec(compile(text, name + ".py", "exec"), module.__dict__)
 module.serve(order)
 """
+
+
+class Course(TypedDict):
+    """The fields of a Transfer that the controller gives: from where to where."""
+
+    path: str
+    mesh: str
+    to: list[str]
+    senders: list[str]
+    source: str
+
+
+class Fields(Course):
+    """All fields of a Transfer, as an order has them."""
+
+    python: str
+    packages: list[str]
+    receipt: Receipt | None
+    left_out: list[str]
+
+
+class Order(TypedDict):
+    """What START reads: see order()."""
+
+    verb: str  # receive or send
+    transfer: Fields
+    files: list[list[str]]  # name and text of each
 
 
 @dataclass(frozen=True)
@@ -105,7 +132,7 @@ def try_to_receive(transfer: Transfer) -> dict[str, str]:
         return {"error": str(error)}
 
 
-def serve(order: dict[str, Any]) -> None:
+def serve(order: Order) -> None:
     """Run the verb of an order from the sender, and print the answer as JSON."""
     SENT_FILES.extend((name, text) for name, text in order["files"])
     does = {"receive": try_to_receive, "send": send}

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, cast
+from typing import Callable, Dict, Mapping, TypedDict, cast
 
 from . import environment_copy, versions
 from .environment import Lock, Program, Request, is_ready, link, look
@@ -17,13 +17,57 @@ from .environment_proof import prove
 from .interpreter import probe
 from .old_environments import remove_old
 
-AS_THEY_ARE = (
-    *("role", "setting", "path", "python", "packages", "python_min", "python_max", "disk_mb", "index_url"),
-    *("preferred_index", "tools", "build_environment", "linked_environment", "versions", "one_index", "kept"),
-    *("torch_packages", "torch_index_url"),
-)
-PREPARED = ("wheelhouse", "sources", "lock", "brought")
-Given = Dict[str, Any]
+
+class LockLines(TypedDict):
+    """The fields of a Lock."""
+
+    lines: list[str]
+    of_the_build: list[str]
+    more: list[str]
+
+
+class Prepared(TypedDict, total=False):
+    """What the action adds to the options: see prepared() in plugin_utils/_software/environment_request."""
+
+    wheelhouse: str
+    sources: dict[str, dict[str, str]]
+    lock: str
+    locked: LockLines
+    brought: str  # of state make
+    transfer: environment_copy.Course  # of state send
+    is_sent: bool  # of state prove
+
+
+class Given(TypedDict):
+    """The options that are used here."""
+
+    role: str
+    setting: str
+    path: str
+    python: str
+    packages: list[str]
+    python_min: str
+    python_max: str
+    disk_mb: int
+    index_url: str
+    one_index: bool
+    preferred_index: str
+    torch_packages: list[str]
+    torch_index_url: str
+    kept: list[str]
+    programs: list[Program]
+    tools: list[str]
+    build_environment: dict[str, str]
+    linked_environment: str
+    versions: str
+    home: str
+    keep: int
+    proof: str
+    proof_arguments: list[str]
+    prepared: Prepared
+
+
+Answer = Dict[str, object]
 
 
 def request_of(given: Given) -> Request:
@@ -34,17 +78,37 @@ def request_of(given: Given) -> Request:
         programs=cast("list[Program]", programs),
         interpreter=probe(given["python"]),
         mesh=f"{given['home']}/ssh/config",
-        locked=Lock(**prepared.get("locked", {})),
-        **{name: given[name] for name in AS_THEY_ARE},
-        **{name: prepared[name] for name in PREPARED if name in prepared},
+        role=given["role"],
+        setting=given["setting"],
+        path=given["path"],
+        python=given["python"],
+        packages=given["packages"],
+        python_min=given["python_min"],
+        python_max=given["python_max"],
+        disk_mb=given["disk_mb"],
+        index_url=given["index_url"],
+        one_index=given["one_index"],
+        preferred_index=given["preferred_index"],
+        torch_packages=given["torch_packages"],
+        torch_index_url=given["torch_index_url"],
+        kept=given["kept"],
+        tools=given["tools"],
+        build_environment=given["build_environment"],
+        linked_environment=given["linked_environment"],
+        versions=given["versions"],
+        wheelhouse=prepared.get("wheelhouse", ""),
+        sources=prepared.get("sources", {}),
+        lock=prepared.get("lock", ""),
+        locked=Lock(**prepared["locked"]) if "locked" in prepared else Lock(),
+        brought=prepared.get("brought", ""),
     )
 
 
-def state_look(given: Given, check: bool) -> Given:
+def state_look(given: Given, check: bool) -> Answer:
     return {"changed": False, **look(request_of(given))}
 
 
-def state_adopt(given: Given, check: bool) -> Given:
+def state_adopt(given: Given, check: bool) -> Answer:
     request = request_of(given)
     try:
         versions.adopt(Path(request.path), request.versions == "own", request.companion)
@@ -53,7 +117,7 @@ def state_adopt(given: Given, check: bool) -> Given:
     return {"changed": True}
 
 
-def state_make(given: Given, check: bool) -> Given:
+def state_make(given: Given, check: bool) -> Answer:
     request = request_of(given)
     if check:
         return {"changed": not is_ready(request), "error": ""}
@@ -61,7 +125,7 @@ def state_make(given: Given, check: bool) -> Given:
     return {"changed": made["changed"], "error": made["error"]}
 
 
-def state_send(given: Given, check: bool) -> Given:
+def state_send(given: Given, check: bool) -> Answer:
     request = request_of(given)
     transfer = environment_copy.Transfer(
         python=given["python"],
@@ -78,7 +142,7 @@ def companion_files(name: str) -> list[str]:
     return [name + suffix for suffix in ("", ".lock", ".old", ".brought.tar")] if name else []
 
 
-def state_prove(given: Given, check: bool) -> Given:
+def state_prove(given: Given, check: bool) -> Answer:
     request = request_of(given)
     if given["prepared"].get("is_sent") and not is_ready(request):
         return {"changed": False, "arrived": False}
@@ -94,7 +158,7 @@ def state_prove(given: Given, check: bool) -> Given:
     return {"changed": ran or linked, "arrived": True, "error": error}
 
 
-STATES: Mapping[str, Callable[[Given, bool], Given]] = {
+STATES: Mapping[str, Callable[[Given, bool], Answer]] = {
     "look": state_look,
     "adopt": state_adopt,
     "make": state_make,

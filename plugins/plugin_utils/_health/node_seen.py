@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
 
 from .answers import facts_of
-from .preflight_input import answer_of
+from .preflight_input import Registered, answer_of
 from .preflight_types import Answer
 
 FACTS = "torchfleet.cluster.node_facts"
@@ -23,7 +21,7 @@ class SeenNode(OnNode):
 
     parses_values = False
 
-    def seen(self, node: str, seen: Mapping[str, object], variables: dict[str, object], **options: str) -> Answer:
+    def seen(self, node: str, seen: Registered, variables: dict[str, object], **options: str) -> Answer:
         """Return what preflight saw of the node; without root and with these options, what is there now."""
         answer = answer_of(seen)
         if answer.facts is not None:

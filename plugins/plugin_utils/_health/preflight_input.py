@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_flag, parse_text
@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 from . import findings as findings_module
 from .clock import Clock
 from .drift import Drift, drift_report
+from .facts_types import Facts
 from .preflight_types import Answer, Limits, Target
 from .prerequisites import parse_switches
 
@@ -27,6 +28,36 @@ HOST_VARIABLES = (
     *("ansible_host", "ansible_port", "ansible_user", "slots"),
     *("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"),
 )
+
+
+class Registered(TypedDict, total=False):
+    """What Ansible registered for a node: what action node_facts took of its answer, or why there is none."""
+
+    facts: Facts | None
+    clock: Mapping[str, float] | None  # as clock_of() has it
+    problem: str
+    failure: str
+    msg: str  # the task itself failed
+    timedout: object  # Ansible's, with `timeout` of the task
+
+
+class Given(TypedDict, total=False):
+    """The arguments of the action. Those that are only checked here may be anything."""
+
+    answers: Mapping[str, Registered | None] | None
+    min_disk_gb: object
+    min_tmp_mb: object
+    min_shm_mb: object
+    max_clock_offset: object
+    python_min: object
+    python_max: object
+    supported_os: Sequence[object]
+    needs_root: object
+    compiles: object
+    installs_tools: object
+    prerequisites: Mapping[str, object] | None
+    ignore: Sequence[str] | None
+    report: object
 
 
 @dataclass(frozen=True)
@@ -39,11 +70,11 @@ class Options:
     report: str
 
 
-def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Options:
+def parse_options(given: Given, known_ids: Collection[str]) -> Options:
     """Return the checked arguments of the action. An InputError names the variable of the role."""
-    limits = Limits()
+    limits, switches = Limits(), given.get("prerequisites")
     return Options(
-        answers={name: answer_of(answer or {}) for name, answer in dict(given.get("answers") or {}).items()},
+        answers={name: answer_of(answer) for name, answer in dict(given.get("answers") or {}).items()},
         limits=Limits(
             min_disk_gb=parse_least("preflight_min_disk_gb", given.get("min_disk_gb", limits.min_disk_gb)),
             min_tmp_mb=parse_least("preflight_min_tmp_mb", given.get("min_tmp_mb", limits.min_tmp_mb)),
@@ -57,18 +88,18 @@ def parse_options(given: Mapping[str, Any], known_ids: Collection[str]) -> Optio
             needs_root=parse_flag("preflight_needs_root", given.get("needs_root", False)),
             compiles=parse_flag("preflight_compiles", given.get("compiles", False)),
             installs_tools=parse_flag("preflight_installs_tools", given.get("installs_tools", True)),
-            prerequisites=parse_switches(given["prerequisites"]) if given.get("prerequisites") else {},
+            prerequisites=parse_switches(switches) if switches else {},
         ),
         ignore=findings_module.check_ids("preflight_ignore", list(given.get("ignore") or ()), known_ids),
         report=parse_text("preflight_report", given.get("report", "reports/preflight.json")),
     )
 
 
-def parse_least(name: str, value: Any) -> float:
+def parse_least(name: str, value: object) -> float:
     """Return a number that is at least 0."""
     try:
-        number = float(value) if not isinstance(value, bool) else -1.0
-    except (TypeError, ValueError):
+        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else -1.0
+    except (OverflowError, ValueError):
         number = -1.0
     if not 0 <= number < 1e12:  # also refuses nan and inf
         raise InputError(name, value, f"give a number of at least 0: {name}: 1")
@@ -82,14 +113,15 @@ def parse_version(name: str, value: object) -> str:
     return value
 
 
-def answer_of(answer: Mapping[str, Any]) -> Answer:
+def answer_of(registered: Registered | None) -> Answer:
     """Return the answer of torchfleet.cluster.node_facts for a node. No answer means that the node was not asked."""
-    clock, timeout = answer.get("clock"), answer.get("timedout")  # Ansible's, with `timeout` of the task
+    answer = registered or Registered()
+    clock, timeout = answer.get("clock"), answer.get("timedout")
     return Answer(
         facts=answer.get("facts"),
         clock=Clock(clock["offset"], clock["uncertainty"]) if clock else None,
         problem=answer.get("problem") or ("" if answer else "the node was not asked"),
-        failure=answer.get("failure") or answer.get("msg") or "",  # msg: the task itself failed
+        failure=answer.get("failure") or answer.get("msg") or "",
         timed_out=int(timeout.get("period") or 0) if isinstance(timeout, Mapping) else 0,
     )
 

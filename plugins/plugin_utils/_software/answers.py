@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     flag,
@@ -32,31 +33,50 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
 PLACE = like(re.compile(r"[^\x00-\x1f\x7f]{1,1000}\Z"), "a path")
 VERSION = like(versions.NAME, "the name of a version")
 RECEIPT = optional(mapped(short(), plain, 100))
-ANSWERS: Mapping[str, Callable[[object], dict[str, object]]] = {
-    "look": exact(
-        {
-            "refusals": listed(short(2000), 32),
-            "ready": flag,
-            "receipt": RECEIPT,
-            "proven": flag,
-            "kind": empty_or(DIGEST),
-            "place": PLACE,
-            "version": empty_or(VERSION),
-            "used": empty_or(VERSION),
-            "adopts": flag,
-            "mesh": flag,
-            "python": like(re.compile(r"\d{1,3}\.\d{1,3}\Z"), "the version of Python"),
-            "libc": empty_or(like(re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,5})?\Z"), "the version of glibc")),
-            "machine": WORD,
-            "os": WORD,
-            "missing_tools": listed(like(re.compile(r"[A-Za-z0-9_.+-]{1,64}\Z"), "the name of a program"), 64),
-            "needs_pip": flag,
-        }
-    ),
-    "send": mapped(short(300), words, 100_000),
-}
 
 
+class Look(TypedDict):
+    """What a node saw of an environment: module python_environment documents it."""
+
+    refusals: list[str]
+    ready: bool
+    receipt: dict[str, object] | None
+    proven: bool
+    kind: str
+    place: str
+    version: str
+    used: str
+    adopts: bool
+    mesh: bool
+    python: str
+    libc: str
+    machine: str
+    os: str
+    missing_tools: list[str]
+    needs_pip: bool
+
+
+LOOK: Callable[[object], Look] = exact(
+    {
+        "refusals": listed(short(2000), 32),
+        "ready": flag,
+        "receipt": RECEIPT,
+        "proven": flag,
+        "kind": empty_or(DIGEST),
+        "place": PLACE,
+        "version": empty_or(VERSION),
+        "used": empty_or(VERSION),
+        "adopts": flag,
+        "mesh": flag,
+        "python": like(re.compile(r"\d{1,3}\.\d{1,3}\Z"), "the version of Python"),
+        "libc": empty_or(like(re.compile(r"[0-9]{1,2}\.[0-9]{1,3}(\.[0-9]{1,5})?\Z"), "the version of glibc")),
+        "machine": WORD,
+        "os": WORD,
+        "missing_tools": listed(like(re.compile(r"[A-Za-z0-9_.+-]{1,64}\Z"), "the name of a program"), 64),
+        "needs_pip": flag,
+    }
+)
+UNSENT = mapped(short(300), words, 100_000)
 SEEN = exact(
     {"used": empty_or(VERSION), "before": empty_or(VERSION), "job": empty_or(like(JOB_ID, "the name of a job"))}
 )
@@ -72,6 +92,11 @@ def versions_before(node: str, parts: Iterable[str], value: object) -> dict[str,
     return dict(take(node, "use", exact({}, dict.fromkeys(parts, empty_or(VERSION))), value))
 
 
-def environment_answer(node: str, state: str, value: object) -> dict[str, object]:
-    """Return what module python_environment answered on a node with a state, look or send."""
-    return dict(take(node, state, ANSWERS[state], value))
+def look_of(node: str, value: object) -> Look:
+    """Return what module python_environment answered on a node with state look. InputError."""
+    return take(node, "look", LOOK, value)
+
+
+def unsent_of(node: str, value: object) -> dict[str, str]:
+    """Return, by receiver, why the module did not send it there with state send, or an empty text. InputError."""
+    return take(node, "send", UNSENT, value)

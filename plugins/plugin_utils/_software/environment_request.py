@@ -10,17 +10,61 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import distribution
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line
 
-from .package_locks import lock_of
+from .answers import Look
+from .package_locks import PackageLock, lock_of
 from .wheelhouse import Machine, Order
 
 SKIPPED = ("__pycache__", "bench", "build", "tests")
-Given = Mapping[str, Any]
+
+
+class Given(TypedDict):
+    """The options of python_environment that the controller itself acts on."""
+
+    role: str
+    path: str
+    packages: list[str]
+    lock: str
+    locked: bool
+    wheelhouse: str
+    wheelhouse_fill: bool
+    index_url: str
+    torch_packages: list[str]
+    torch_index_url: str
+    sources: list[str]
+    programs: list[Mapping[str, str]]
+    kept: list[str]
+    tools_hint: str
+    proof: str
+    sent: str
+
+
+class Prepared(TypedDict):
+    """What the machine is told besides the options."""
+
+    wheelhouse: str
+    sources: dict[str, dict[str, str]]
+    lock: str
+    locked: PackageLock
+
+
+class Sent(TypedDict, total=False):
+    """What one step of a machine that sends returned."""
+
+    unsent: dict[str, str]
+    failed: bool
+    msg: str
+
+
+class Registered(Sent, total=False):
+    """The same as Ansible registers it: of one step, or of several."""
+
+    results: list[Sent]
 
 
 def files_of(directory: str) -> dict[str, str]:
@@ -35,7 +79,7 @@ def files_of(directory: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def prepared(given: Given) -> dict[str, object]:
+def prepared(given: Given) -> Prepared:
     """Return what the machine is told besides the options. InputError for a lock or a source that is none."""
     lock = lock_of(given["packages"], given["lock"] if given["locked"] else "")
     wheelhouse = given["wheelhouse"]
@@ -43,11 +87,11 @@ def prepared(given: Given) -> dict[str, object]:
         "wheelhouse": os.path.realpath(os.path.expanduser(wheelhouse)) if wheelhouse else "",
         "sources": {Path(directory).name: files_of(directory) for directory in given["sources"]},
         "lock": lock["digest"],
-        "locked": {name: part for name, part in lock.items() if name != "digest"},
+        "locked": {"lines": lock["lines"], "of_the_build": lock["of_the_build"], "more": lock["more"]},
     }
 
 
-def order_for(given: Given, ready: Mapping[str, Any], seen: Mapping[str, Any], into: Path) -> Order:
+def order_for(given: Given, ready: Prepared, seen: Look, into: Path) -> Order:
     """Return what is to be brought to a machine. `ready`: of prepared(); `seen`: the answer to a look."""
     return Order(
         role=given["role"],
@@ -73,14 +117,14 @@ def transfer_of(share: Mapping[str, object], node: str) -> dict[str, object]:
     return {"path": share["place"], "to": share["to"], "senders": share["senders"], "source": source, "mesh": mesh}
 
 
-def missing_tools(given: Given, node: str, seen: Mapping[str, Any]) -> str:
+def missing_tools(given: Given, node: str, seen: Look) -> str:
     """Return the error for a machine that has to build something and has not the tools."""
     install = distribution.install("build", seen["os"])
     hint = given["tools_hint"] or f"as root: {install}; or set {given['role']}_install_tools=true (Debian, Ubuntu)"
     return f"building needs {', '.join(seen['missing_tools'])}, which {node} does not have; {hint}"
 
 
-def why_not_sent(registered: Mapping[str, Any], node: str) -> str:
+def why_not_sent(registered: Registered, node: str) -> str:
     """Return why a node was not sent the environment, by what the steps of the machine that has it returned."""
     results = registered.get("results") or [registered]
     said = [result["unsent"].get(node, "") for result in results if isinstance(result.get("unsent"), dict)]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-Look = Mapping[str, object]
+from .answers import Look
 
 
 @dataclass(frozen=True)

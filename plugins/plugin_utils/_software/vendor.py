@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
     flag,
@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     one_of,
     printable,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.vendor import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import exact, take, text_file
 
 VERSION = like(re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~_^-]{0,127}\Z"), "the version of a package")
@@ -27,13 +28,24 @@ HEADERS = like(
 )
 
 
-def answer_of(node: str, request: Mapping[str, object], value: object) -> dict[str, object]:
+class Answer(TypedDict):
+    """What module vendor_packages answers: what is installed, and what is left to do."""
+
+    changed: bool
+    headers: list[str]
+    versions: dict[str, str]
+    missing: list[str]
+    wrong_version: list[str]  # as name=version
+    not_held: list[str]
+    diff: list[dict[str, str]]
+
+
+def answer_of(node: str, request: Request, value: object) -> Answer:
     """Return what module vendor_packages answered to a request. InputError, which names the node, if it cannot be."""
-    found: dict[str, object] = take(node, "packages", form_of(request), value)
-    return found
+    return take(node, "packages", form_of(request), value)
 
 
-def form_of(request: Mapping[str, Any]) -> Callable[[object], dict[str, object]]:
+def form_of(request: Request) -> Callable[[object], Answer]:
     """Return the check of an answer to a request."""
     same = request["same_version"]
     named = one_of(*request["first"], *request["packages"], *same, *same.values())
@@ -56,7 +68,7 @@ def lines(value: object) -> str:
     return "\n".join(map(printable, text_file(value).split("\n")))
 
 
-def announcement(answer: Mapping[str, Any]) -> str:
+def announcement(answer: Answer) -> str:
     """Return what --check says of an answer."""
     coming = [*answer["headers"], *answer["missing"], *answer["wrong_version"]]
     held = [name for name in answer["not_held"] if name not in coming]

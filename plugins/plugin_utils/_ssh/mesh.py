@@ -11,7 +11,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import (
     Certificate,
@@ -97,7 +97,24 @@ class Mesh:
         return self.certificates and (member.sshd == "own" or member.become)
 
 
-def check_request(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+class Request(TypedDict):
+    """The arguments of ssh_mesh_plan, which documents them. Its members are apart: member_from() takes each."""
+
+    cluster: str
+    directory: str
+    former: str
+    inventory: str
+    shut_out: list[str]
+    trust: str
+    any_to_any: bool
+    extra_sources: list[str]
+    valid_days: int
+    rotate: bool
+    accept_changed: list[str]
+    state: str
+
+
+def check_request(given: Request, names: Sequence[str]) -> Request:
     """Return the arguments of ssh_mesh_plan. Raise InputError for the first invalid one."""
     if not CLUSTER_NAME.match(given["cluster"]):
         raise InputError("ssh_mesh_cluster", given["cluster"], "use letters, digits, '.', '-' and '_', at most 64")
@@ -114,9 +131,7 @@ def check_request(given: Mapping[str, Any], names: Sequence[str]) -> Mapping[str
     return given
 
 
-def mesh_of(
-    request: Mapping[str, Any], fresh: Sequence[Member], before: Mapping[str, Member], names: Sequence[str]
-) -> Mesh:
+def mesh_of(request: Request, fresh: Sequence[Member], before: Mapping[str, Member], names: Sequence[str]) -> Mesh:
     """Return the requested mesh: the nodes of this play, and known nodes of the inventory."""
     there = {member.name: member for member in fresh}
     known = {name: before[name] for name in names if name in before and name not in there}
@@ -158,7 +173,7 @@ class Refused(ValueError):
     """The state of the nodes rules out the requested mesh; one line says what to do."""
 
 
-def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Member:
+def member_from(found: Mapping[str, object], variables: Mapping[str, object]) -> Member:
     """Return a member from the answer of ssh_mesh_keys and the inventory variables. Raise InputError for bad ones.
 
     The action of ssh_mesh_keys sets name, address, port, sshd, become and client to the user's values.
@@ -168,7 +183,7 @@ def member_from(found: Mapping[str, Any], variables: Mapping[str, Any]) -> Membe
     address = found["address"] or host or found["name"]
     if variables.get("ansible_connection") == "local" and not found["address"] and is_loopback(host or "localhost"):
         address = found.get("primary")
-    port = found["port"] or (OWN_PORT if own else int(variables.get("ansible_port") or 22))
+    port = found["port"] or (OWN_PORT if own else int(str(variables.get("ansible_port") or 22)))
     return known_member({**found, "address": address, "port": port})
 
 
