@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.driver import SCRIPTS
-from tests.lab.cluster import Cluster, Job
+from tests.lab.cluster import PAIR, Cluster, Job
 from tests.lab.lab import Lab, ansible
 from tests.lab.listing import listing
 
@@ -229,7 +229,7 @@ def test_a_second_user_s_cluster_leaves_the_first_one_s_alone(bare: Cluster, bus
         now = seen(bare, node)
         assert [line for line in now ^ before[node] if not (OTHERS.search(line) or SHARED.search(line))] == []
         assert LIMITS in " ".join(now) and 'comment "torchfleet:other"' in " ".join(now)
-    trained = other.train(workload="message_passing", launcher="torchrun")
+    trained = other.train(workload="message_passing", launcher="torchrun", **PAIR)
     assert {row["host"] for row in trained.result["ranks"]} == set(NODES)
     assert busy.is_untouched
 
@@ -242,7 +242,7 @@ def test_a_node_is_added_while_a_job_runs_on_the_others(bare: Cluster, busy: Bus
     assert busy.is_untouched
     for node in NODES:
         assert not [line for line in seen(bare, node) ^ before[node] if OTHERS.search(line)]
-    trained = bare.train(workload="message_passing", nodes="n2,n3")
+    trained = bare.train(workload="message_passing", **{**PAIR, "nodes": "n2,n3"})
     assert {row["host"] for row in trained.result["ranks"]} == {"n2", "n3"}
     assert busy.is_untouched
 
