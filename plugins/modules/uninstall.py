@@ -12,7 +12,8 @@ short_description: Remove from a node what a role put there
 description:
   - Removes environments and files as the user of the connection, then, if the task says C(become), what root added for
     the role. The latter is noted on the node in C(/var/lib/torchfleet/installed.json). What was there before stays.
-  - A package that something else on the node needs stays too.
+  - A package that something else on the node needs stays too. So does all that root added while the node belongs to
+    another cluster as well, of any user. It goes with the last cluster.
   - Refuses while a job runs, before anything is removed.
 version_added: 0.5.0
 author:
@@ -53,6 +54,12 @@ options:
     description: Whether other nodes stay. An environment on a file system that they may share is then kept.
     type: bool
     default: false
+  mine:
+    description:
+      - The clusters that do not count as others, as V(NAME of USER). The action sets it to those that have O(home).
+    type: list
+    elements: str
+    default: []
   part:
     description:
       - What to do. The action calls the module once for each part that is necessary, and sets this option.
@@ -64,7 +71,7 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
 attributes:
   check_mode:
-    description: Lists what would be removed. Needs no root.
+    description: Lists what would be removed. Needs no root, without which clusters of other users may not be seen.
 seealso:
   - module: torchfleet.cluster.system_packages
   - module: torchfleet.cluster.vendor_packages
@@ -85,6 +92,12 @@ removed:
   type: list
   elements: str
   sample: [/home/me/.torchfleet/mpich, package mpich]
+others:
+  description: Other clusters that this machine is a node of, and for which what root added stays.
+  returned: success
+  type: list
+  elements: str
+  sample: [lab of another]
 kept:
   description: Packages that were installed for the role and stay, because something else needs them.
   returned: success
@@ -112,6 +125,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
     service_removal,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import PackageError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.clusters_here import clusters_here, clusters_in
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.files import MeshFailed
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.sshd import reload_system
 
@@ -124,8 +138,10 @@ OPTIONS: dict[str, object] = {
     "keep_packages": {"type": "bool", "default": False},
     "force": {"type": "bool", "default": False},
     "others_stay": {"type": "bool", "default": False},
+    "mine": {"type": "list", "elements": "str"},
     "part": {"type": "str", "choices": ["look", "user", "root"], "default": "look"},
 }
+MOST_OTHERS = 8  # in a message
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._*-]*\Z")
 
 
@@ -150,9 +166,14 @@ def look(request: removal.Request, given: dict[str, Any]) -> dict[str, Any]:
     going = package_removal.leaving(given["role"], given["keep_packages"])
     drop_ins = [] if given["keep_packages"] else service_removal.drop_ins(given["services"])
     roots = [*drop_ins, *going.texts]
+    known = given["mine"]
+    mine = {cluster.text for cluster in clusters_in(str(request.home))} if known is None else set(known)
     return {
         "removed": [*removal.texts(request), *roots],
+        "roots": roots,
         "kept": going.kept,
+        "mine": sorted(mine),
+        "others": sorted({cluster.text for cluster in clusters_here()} - mine)[:MOST_OTHERS],
         "needs_root": bool(roots or going.passed_on),
         "needs_packages": bool(going.packages),
     }

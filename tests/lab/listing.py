@@ -17,17 +17,17 @@ getent group | sed 's/^/group /'
 systemctl list-unit-files --no-legend --plain | sed 's/^/unit /'
 if command -v nft >/dev/null; then nft --stateless list ruleset | cat -n | sed 's/^/nft /'; fi
 """
-CONTENTS = r"""find $places -xdev -type f -print0 | xargs -0 sha256sum | sort -k 2"""
+CONTENTS = r"""find %s -xdev -type f -print0 | xargs -0 sha256sum | sort -k 2"""
 # What differs after any installation and removal by apt, or any login. Nothing else may.
 CHANGES_BY_ITSELF = re.compile(
     r"(^| )/(var/log/|"  # logins, and what apt and dpkg did
     r"var/lib/apt/lists/|var/cache/apt/\w+\.bin *$|var/lib/dpkg/\w+-old *$|"  # their state
     r"var/cache/ldconfig/|"  # that of the loader
-    r"home/fleet/\.ansible(/tmp)? $)"  # Ansible's own directory, empty
+    r"home/\w+/\.ansible(/tmp)? $)"  # Ansible's own directory, empty
 )
 
 
-def listing(lab: Lab, node: str, contents: bool = True) -> set[str]:
-    """Return all that can be told of a node, a line each; `contents`: also what is in its files."""
-    script = LISTING + CONTENTS * contents
+def listing(lab: Lab, node: str, contents: bool = True, below: str = "$places") -> set[str]:
+    """Return all that can be told of a node, a line each; `contents`: also what is in files `below` these places."""
+    script = LISTING + (CONTENTS % below) * contents
     return {line for line in lab.root(node, "sh", "-c", script).splitlines() if not CHANGES_BY_ITSELF.search(line)}

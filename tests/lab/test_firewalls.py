@@ -249,13 +249,3 @@ def test_a_cut_link_is_no_firewall_and_the_firewall_that_was_opened_is_closed_ag
         assert "TF-FABRIC-FIREWALL" not in said
     finally:
         bed.do("nft delete table arp cut")
-
-
-def test_no_root_is_said_before_anything_is_done(bed: Bed) -> None:
-    bed.close(KINDS["nftables-drop"])
-    bed.do("mv /etc/sudoers.d/lab /root/lab")
-    try:
-        said = bed.play("-e", "firewall_open=true", "--tags", "preflight,firewall")
-    finally:
-        bed.do("mv /root/lab /etc/sudoers.d/lab")
-    assert said.startswith("status 2: ") and "TF-NO-SUDO" in said, said

@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
     removal,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.packages import Done, PackageError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh import clusters_here
 from ansible_collections.torchfleet.cluster.plugins.modules import uninstall as module
 
 ROWS = (
@@ -188,7 +189,7 @@ def test_a_role_whose_packages_all_stay_is_removed_as_root(
     """Else they would be noted as its own for ever, and go with no other role."""
     ledger.note("ucx", "packages", ["gcc"])
     monkeypatch.setattr(package_removal, "ask", lambda *_words: ROWS + "installed\tsite-tool\t\tc-compiler\n")
-    given: dict[str, Any] = {"role": "ucx", "keep_packages": False, "services": []}
+    given: dict[str, Any] = {"role": "ucx", "keep_packages": False, "services": [], "mine": []}
     found = module.look(request(tmp_path), given)
     assert (found["removed"], found["kept"], found["needs_root"]) == ([], ["gcc"], True)
     package_removal.remove("ucx", False)
@@ -403,6 +404,39 @@ def test_results_that_nobody_fetched_are_not_thrown_away(tmp_path: Path) -> None
     removal.refuse_running(wanted)
 
 
+# --- other clusters on the node ---------------------------------------------------------------------------------------
+
+
+def test_the_clusters_of_a_node_are_those_of_all_its_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what a mesh leaves: root's part, a block of keys, a note in the usual home. Other files tell nothing."""
+    users = [SimpleNamespace(pw_name=name, pw_dir=str(tmp_path / name)) for name in ("ann", "bob", "eve", "none")]
+    monkeypatch.setattr(clusters_here.pwd, "getpwall", lambda: users)
+    monkeypatch.setattr(clusters_here.pwd, "getpwuid", lambda _uid: users[0])
+    monkeypatch.setattr(clusters_here, "PLACE", str(tmp_path / "etc"))
+    for path, text in {
+        "etc/clusters/one.json": '{"user": "ann"}',
+        "etc/clusters/damaged.json": "{",
+        "ann/.torchfleet/ssh/applied-n1.json": '{"cluster": "one", "work": {}}',
+        "bob/.ssh/authorized_keys": "ssh-ed25519 A\n# BEGIN torchfleet two\nx\n# END torchfleet two\n",
+        "bob/.torchfleet/ssh/applied-n1.json": '{"cluster": "three"}',
+        "eve/.torchfleet/ssh/applied-n1.json": '{"cluster": "\\u001b[2J"}',
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "eve/.ssh").mkdir()
+    os.mkfifo(tmp_path / "eve/.ssh/authorized_keys")  # at which root must not wait
+    assert {each.text for each in clusters_here.clusters_here()} == {"one of ann", "two of bob", "three of bob"}
+    assert {each.text for each in clusters_here.clusters_in(str(tmp_path / "ann/.torchfleet"))} == {"one of ann"}
+
+    given: dict[str, Any] = {"role": "r", "keep_packages": False, "services": [], "mine": None}
+    monkeypatch.setattr(ledger, "LEDGER", tmp_path / "installed.json")
+    monkeypatch.setattr(package_removal, "every_package", set)
+    found = module.look(request(tmp_path / "ann/.torchfleet"), given)
+    assert (found["mine"], found["others"]) == (["one of ann"], ["three of bob", "two of bob"])
+    found = module.look(request(tmp_path / "root"), {**given, "mine": ["two of bob"]})
+    assert found["others"] == ["one of ann", "three of bob"]
+
+
 # --- the action -------------------------------------------------------------------------------------------------------
 
 FOUND = {"changed": True, "removed": ["/h/x", "package p"], "kept": ["q"], "needs_root": True, "needs_packages": True}
@@ -412,7 +446,9 @@ FOUND = {"changed": True, "removed": ["/h/x", "package p"], "kept": ["q"], "need
 def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, Any], list[tuple[str, bool]]]]:
     """Return a function that runs the action and returns its result and the parts that ran, with root or without."""
 
-    def started(found: dict[str, Any], check: bool = False, why: str = "") -> Any:
+    def started(
+        found: dict[str, Any], check: bool = False, why: str = "", as_root: dict[str, Any] | None = None
+    ) -> Any:
         one = object.__new__(action.ActionModule)
         one._task = SimpleNamespace(args={"role": "mpich"}, check_mode=check, delegate_to=None)
         one._connection = SimpleNamespace(become="sudo")
@@ -420,8 +456,9 @@ def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, 
         ran: list[tuple[str, bool]] = []
 
         def execute(module_args: dict[str, Any], **_given: Any) -> dict[str, Any]:
-            ran.append((module_args["part"], one._connection.become is not None))
-            return found
+            is_root = one._connection.become is not None
+            ran.append((module_args["part"], is_root))
+            return as_root if as_root is not None and is_root else found
 
         one._execute_module = execute  # type: ignore[method-assign]
         one.why_not_root = lambda: why  # type: ignore[method-assign]
@@ -432,7 +469,7 @@ def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[dict[str, 
 
 def test_root_is_taken_for_what_root_added_alone(uninstall: Any) -> None:
     told, ran = uninstall(FOUND)
-    assert ran == [("look", False), ("user", False), ("root", True)]
+    assert ran == [("look", False), ("look", True), ("user", False), ("root", True)]
     assert told["msg"] == "removed: /h/x, package p; kept, because other packages or roles need them: q"
     assert uninstall({**FOUND, "needs_root": False})[1] == [("look", False), ("user", False)]
     assert uninstall({"changed": False})[1] == [("look", False)]
@@ -442,6 +479,21 @@ def test_check_mode_lists_and_removes_nothing(uninstall: Any) -> None:
     told, ran = uninstall(FOUND, check=True, why="no sudo")
     assert ran == [("look", False)]
     assert (told["changed"], told["msg"][:30]) == (True, "would remove: /h/x, package p;")
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_what_root_added_stays_while_the_node_has_another_cluster(uninstall: Any, check: bool) -> None:
+    """Only root sees that another user has one."""
+    found = {**FOUND, "roots": ["package p"], "mine": ["a of me"]}
+    told, ran = uninstall(found, check=check, as_root={**found, "others": ["b of other"]})
+    assert ran == [("look", False), ("look", True), ("user", False)][: 2 if check else 3]
+    stays = "kept until the last cluster of this node is removed, which has others (b of other): package p"
+    assert told["msg"] == f"{'would remove' if check else 'removed'}: /h/x; {stays}"
+    assert (
+        uninstall({**found, "removed": ["package p"]}, as_root={**found, "others": ["b of other"]})[0]["msg"] == stays
+    )
+    refused = {"failed": True, "msg": "the ledger is damaged"}
+    assert uninstall(found, as_root=refused) == (refused, [("look", False), ("look", True)])
 
 
 def test_without_root_nothing_is_removed(uninstall: Any) -> None:
