@@ -25,9 +25,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact 
     pins_in,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.template import EXPIRES_TAG, until_text
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.user_data import own_piece, user_data
-from tests.cloud.api import Api, Instances, boot, served
-from tests.lab.lab import Lab, ansible
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.user_data import PROGRAM, own_piece, user_data
+from tests.cloud.api import BIN, Api, Instances, boot, served
+from tests.driver import REPO
+from tests.lab.lab import ENVIRONMENT, Lab, ansible
 
 NODES = ["n1", "n2"]
 ALONE = ["n3", "n4"]  # Debian 12 and 13
@@ -123,6 +124,7 @@ def test_a_cluster_from_nothing_to_nothing(api: Api, lab: Lab, image: str, subne
         ):
             done = ansible("ansible-playbook", "-i", str(inventory), *playbook)
             assert done.returncode == 0, done.stdout + done.stderr
+        see_a_job(lab, inventory, tmp_path)
 
         other = copy_of(api, image, first)
         done = api.play(directory, cluster_state="absent")
@@ -131,6 +133,32 @@ def test_a_cluster_from_nothing_to_nothing(api: Api, lab: Lab, image: str, subne
     assert api.client("cloudformation").describe_stacks()["Stacks"] == []
     assert not changed(api.play(directory, cluster_state="absent"))
     api.client("ec2").terminate_instances(InstanceIds=[other])
+
+
+def see_a_job(lab: Lab, inventory: Path, place: Path) -> None:
+    """Have instances whose lease is nearly over see a job of train.yml, and only while it runs."""
+    program = place / "wait.py"
+    program.write_text("import os, time\nwhile not os.path.exists('/tmp/go'):\n    time.sleep(0.1)\n")
+    for node in NODES:
+        lab.root(node, "python3", PROGRAM, "renew", str(int(time.time()) + 1500), "86400")
+        assert not looks(lab, node)
+    given = {"workload": str(program), "runs_dir": f"{place}/runs", "job_timeout": 300}
+    argv = ["-i", str(inventory), "train.yml", "-e", json.dumps(given)]
+    with subprocess.Popen([BIN / "ansible-playbook", *argv], cwd=REPO, env=ENVIRONMENT) as job:
+        while not (looks(lab, "n1") and looks(lab, "n2")):
+            assert job.poll() is None  # it is ended after some time if nobody sees it
+        for node in NODES:
+            lab.root(node, "touch", "/tmp/go")
+        assert job.wait() == 0
+    for node in NODES:
+        lab.root(node, "rm", lease.BUSY)
+        assert not looks(lab, node)
+
+
+def looks(lab: Lab, node: str) -> bool:
+    """Have a node look whether its lease is over, as its timer does. Return whether it has seen a job."""
+    lab.root(node, "python3", PROGRAM, "check")
+    return bool(lab.root(node, "ls", lease.BUSY, check=False))
 
 
 def copy_of(api: Api, image: str, instance: str) -> str:

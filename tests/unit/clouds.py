@@ -115,7 +115,7 @@ class FakeRegion:
             if each.id in ids:
                 self.running[name] = dataclasses.replace(each, tags={**each.tags, **tags})
 
-    def remains(self, cluster: str, ids: Sequence[str]) -> list[Remain]:
+    def remains(self, cluster: str, volumes: Sequence[str]) -> list[Remain]:
         return self.leaks
 
     def stack(self, name: str) -> Stack | None:

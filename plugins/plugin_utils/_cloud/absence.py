@@ -30,7 +30,7 @@ class Region(Protocol):
     region: str
 
     def instances(self, cluster: str = "") -> list[Instance]: ...
-    def remains(self, cluster: str, ids: Sequence[str]) -> list[Remain]: ...
+    def remains(self, cluster: str, volumes: Sequence[str]) -> list[Remain]: ...
     def wait(self) -> None: ...
 
 
@@ -48,7 +48,8 @@ def left_of(cluster: str, stack: str, region: Region, members: Sequence[Instance
     tagged = region.instances(cluster)
     mine = [each.id for each in tagged if each.id in ids or each.tags.get(STACK_TAG) == stack]
     strangers = [each.id for each in tagged if each.id not in mine]
-    parts = region.remains(cluster, sorted(part for each in members for part in each.parts))
+    volumes = sorted(part for each in members for part in each.parts if part.startswith("vol-"))
+    parts = region.remains(cluster, volumes)
     return Left((*mine, *(each.id for each in parts if each.instance not in strangers)), tuple(strangers))
 
 

@@ -32,11 +32,11 @@ POLL_SECONDS = 3.0
 NO_STACK = "ValidationError"  # what CloudFormation answers for a stack that does not exist
 WHERE_AM_I = "https://checkip.amazonaws.com"  # AWS's own; it answers with the address that it sees
 PRICES = "us-east-1"  # the price list has endpoints in a few regions, each with the prices of all
-# What is billed besides instances, or goes with them: its call, list, id, and the filter for ids.
-BILLED = (
-    ("volumes", "Volumes", "VolumeId", "volume-id"),
-    ("network_interfaces", "NetworkInterfaces", "NetworkInterfaceId", "network-interface-id"),
-    ("addresses", "Addresses", "AllocationId", "allocation-id"),
+# What goes with instances, and may be billed without them: its call, list and id.
+PARTS = (
+    ("volumes", "Volumes", "VolumeId"),
+    ("network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
+    ("addresses", "Addresses", "AllocationId"),
 )
 LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 
@@ -195,15 +195,15 @@ class Aws:
         pages = self.pages("ec2", "describe_volumes", Filters=wanted)
         return [each for page in pages for each in answers.volumes_in(page)]
 
-    def remains(self, cluster: str, ids: Sequence[str]) -> list[Remain]:
-        """Return what could be billed besides instances: what has the tag of a cluster, or one of these ids."""
+    def remains(self, cluster: str, volumes: Sequence[str]) -> list[Remain]:
+        """Return what could be billed without an instance: what has the tag of a cluster, and these volumes."""
+        wanted = [(row, {f"tag:{TAG}": [cluster]}) for row in PARTS]
+        if volumes:  # a filter without values passes everything
+            wanted.append((PARTS[0], {"volume-id": list(volumes)}))
         found: dict[str, Remain] = {}
-        for what, key, name, by_id in BILLED:
-            for name_of, values in ((f"tag:{TAG}", [cluster]), (by_id, ids)):
-                # A filter without values would pass everything.
-                words = {"Filters": filters({name_of: values})}
-                answer = self.call("ec2", f"describe_{what}", **words) if values else {}
-                found.update((row.id, row) for row in answers.remains_in(answer, key, name))
+        for (what, key, name), by in wanted:
+            answer = self.call("ec2", f"describe_{what}", Filters=filters(by))
+            found.update((row.id, row) for row in answers.remains_in(answer, key, name))
         return list(found.values())
 
     def regions(self) -> list[str]:

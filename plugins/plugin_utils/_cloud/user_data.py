@@ -53,7 +53,7 @@ def user_data(public_key: str) -> UserData:
     # Packed, for a parameter of CloudFormation has 4096 bytes at most; without a time, to be the same every time.
     program = base64.b64encode(gzip.compress(Path(lease.__file__).read_bytes(), mtime=0)).decode()
     files = [
-        {"path": PROGRAM, "permissions": "0755", "encoding": "gz+b64", "content": program},
+        {"path": PROGRAM, "permissions": "0644", "encoding": "gz+b64", "content": program},
         *({"path": path, "permissions": "0644", "content": content} for path, content in UNITS.items()),
     ]
     user = {"name": USER, "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "lock_passwd": True}
