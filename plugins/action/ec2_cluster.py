@@ -20,6 +20,7 @@ from ansible.utils.display import Display
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import PodmanError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle, listing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.absence import STACK_TAG
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.aws import Aws
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, alone, how_to_remove
@@ -71,6 +72,8 @@ class ActionModule(Action):
             files = Files(name, directory, region.place())
             done = lifecycle.absent(name, region, files, check, display.display, owner)
         answer: Result = {"changed": done.changed, "msg": done.msg, "nodes": done.nodes}
+        if done.until:
+            answer["expires"] = done.until
         if self._task.diff and done.changed:
             before, after = (yaml.safe_dump(dict(each)) if each else "" for each in (done.was, done.template))
             answer["diff"] = {"before": before, "after": after}
@@ -78,12 +81,13 @@ class ActionModule(Action):
 
     def refuse_elsewhere(self, name: str, region: Aws) -> None:
         """Raise CloudError if a cluster that is to be removed is in another region: it would be billed on unseen."""
-        if region.stack(lifecycle.stack_name(name)) or region.instances(name):
+        stack = lifecycle.stack_name(name)
+        if region.stack(stack) or any(each.tags.get(STACK_TAG) == stack for each in region.instances(name)):
             return
         rows, unseen = self.look(region)
         for line in unseen:
             display.warning(line)
-        there = sorted({row.region for row in rows if row.cluster == name} - {region.region})
+        there = sorted({row.region for row in rows if row.cluster == name and row.is_cluster} - {region.region})
         if there:
             advice = f"type: {how_to_remove(name)} -e cluster_region={there[0]}"
             raise CloudError(
@@ -104,7 +108,10 @@ class ActionModule(Action):
             display.warning(line)
         count = f"{len(rows)} cluster{'s' * (len(rows) != 1)}"
         running = sum(len(row.instances) for row in rows)
-        clusters = [{**row.__dict__, "instances": list(row.instances), "volumes": list(row.volumes)} for row in rows]
+        clusters = [
+            {key: list(value) if isinstance(value, tuple) else value for key, value in row.__dict__.items()}
+            for row in rows
+        ]
         left_out = f"; {len(unseen)} regions were not looked at" if unseen else ""
         msg = f"{count}, {running} instance{'s' * (running != 1)}{left_out}"
         return {"changed": False, "msg": msg, "clusters": clusters}
@@ -114,7 +121,9 @@ class ActionModule(Action):
 
         def one(region: Aws) -> list[listing.Row] | str:
             try:
-                return listing.rows_of(region.region, region.stacks(), region.instances(), region.volumes())
+                stacks = region.stacks()
+                members = {each.id for stack in stacks for each in region.members(stack.id)}
+                return listing.rows_of(region.region, stacks, region.instances(), region.volumes(), members)
             except CloudError as error:
                 return f"{region.region} was not looked at: {error}"
 

@@ -11,7 +11,7 @@ module: ec2_cluster
 short_description: Make, list and remove a cluster on EC2
 description:
   - Makes a head and workers on EC2 as one CloudFormation stack, and writes an inventory with pinned host keys for them.
-  - Each instance has a lease. When that is over it ends itself, even if the controller is gone.
+  - Each instance has a lease. When that is over it ends itself, even if the controller is gone, but not under a job.
   - AWS takes everything back if a part cannot be had. V(absent) returns when AWS finds nothing of the cluster any more.
   - Needs boto3 in Ansible's Python (C(requirements-ec2.txt)), and credentials where boto3 looks for them.
 version_added: 0.5.0
@@ -20,9 +20,9 @@ author:
 options:
   cluster_state:
     description:
-      - V(present) makes the cluster, completes one that is half made, replaces instances that are gone, and adds or
-        removes workers. Nothing else of a cluster can change. V(absent) removes it. V(list) shows the clusters of all
-        regions of the account.
+      - V(present) makes the cluster, completes one that is half made, replaces instances that are gone, adds or removes
+        workers, and renews the lease. Nothing else of a cluster can change. V(absent) removes it. V(list) shows the
+        clusters of all regions of the account.
     type: str
     choices: [present, absent, list]
     default: present
@@ -40,9 +40,16 @@ options:
     type: str
   cluster_hours:
     description:
-      - Hours after which the instances end themselves, 1 to 720. They count from the first O(cluster_state=present).
+      - Hours after which the instances end themselves, 1 to 720. They count from the last O(cluster_state=present), and
+        never shorten a lease that is longer already.
     type: int
     default: 4
+  cluster_grace_hours:
+    description:
+      - Hours that an instance waits at most, 0 to 720, if a job runs on it when its lease is over. It ends half an hour
+        after the last job. With V(0) it ends under the job.
+    type: int
+    default: 24
   cluster_max_instances:
     description: The most instances that a cluster may have, 1 to 64. It refuses a typo in a count.
     type: int
@@ -122,10 +129,16 @@ nodes:
   type: list
   elements: str
   sample: [n1, n2, n3]
+expires:
+  description: When the lease of the cluster ends, in UTC.
+  returned: with O(cluster_state=present)
+  type: str
+  sample: "2026-11-26T23:40:00Z"
 clusters:
   description:
     - One entry for each cluster. C(status) is that of its stack, C(instances) has the type of each instance, C(volumes)
-      the ids of volumes that no instance uses.
+      the ids of volumes that no instance uses, C(strangers) the ids of instances that no stack made, and that have the
+      tag all the same.
   returned: with O(cluster_state=list)
   type: list
   elements: dict
@@ -137,6 +150,7 @@ clusters:
       volumes: []
       owner: alice
       expires: "2026-11-26T23:40:00Z"
+      strangers: []
 code:
   description: What AWS refused with, or a code of ours, such as C(NoCredentials).
   returned: on failure, if AWS is the reason

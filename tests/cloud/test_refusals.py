@@ -84,6 +84,27 @@ def test_who_cannot_ask_aws(
     assert told in line_of(done.stdout + done.stderr), done.stdout + done.stderr
 
 
+SSO = """[profile old]
+sso_start_url = https://example.com/start
+sso_region = eu-central-1
+sso_account_id = 123456789012
+sso_role_name = admin
+region = eu-central-1
+"""
+
+
+def test_a_login_that_is_over(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of AWS's own kind: the token that aws sso login wrote is not there any more."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(SSO)
+    environment = {name: value for name, value in api.environment().items() if "ACCESS_KEY" not in name}
+    mine = {**environment, "AWS_PROFILE": "old", "HOME": str(tmp_path)}
+    monkeypatch.setattr(Api, "environment", lambda _self: mine)
+    done = api.play(tmp_path / "demo", **{**GIVEN, **AMI})
+    assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
+    assert "log in again: aws sso login" in line_of(done.stdout + done.stderr), done.stdout + done.stderr
+
+
 def test_a_cluster_in_another_region_is_not_said_to_be_gone(api: Api, tmp_path: Path) -> None:
     """It would be billed on unseen."""
     template = '{"Resources": {"Group": {"Type": "AWS::EC2::SecurityGroup", "Properties": {"GroupDescription": "x"}}}}'

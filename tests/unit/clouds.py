@@ -11,6 +11,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers 
     Event,
     Image,
     Instance,
+    Remain,
     Stack,
     Subnet,
     TypeFacts,
@@ -56,6 +57,7 @@ class FakeRegion:
     """AWS as far as the plan and the lifecycle ask it.
 
     `failure`: with what the next stack fails; `stuck`: with what its deletion does.
+    `strangers`: instances of others with our tags.
     """
 
     region: str = "eu-central-1"
@@ -64,7 +66,8 @@ class FakeRegion:
     failure: str = ""
     stuck: str = ""
     newest: str = "ami-0aaaaaaa"
-    leaks: list[str] = dataclasses.field(default_factory=list)
+    leaks: list[Remain] = dataclasses.field(default_factory=list)
+    strangers: list[Instance] = dataclasses.field(default_factory=list)
     stacks: dict[str, Stack] = dataclasses.field(default_factory=dict)
     templates: dict[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     running: dict[str, Instance] = dataclasses.field(default_factory=dict)
@@ -101,10 +104,19 @@ class FakeRegion:
         return {"t3.micro": 0.012, "g4dn.xlarge": 0.2 if spot else 0.658, "t3.xlarge": 0.192}.get(kind)
 
     def instances(self, cluster: str = "") -> list[Instance]:
+        return [*self.running.values(), *self.strangers]
+
+    def members(self, stack: str) -> list[Instance]:
         return list(self.running.values())
 
-    def remains(self, cluster: str) -> list[str]:
-        return [each.id for each in self.running.values()] + self.leaks
+    def tag(self, ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        self.asked.append(f"tag {' '.join(ids)}: {', '.join(sorted(tags))}")
+        for name, each in self.running.items():
+            if each.id in ids:
+                self.running[name] = dataclasses.replace(each, tags={**each.tags, **tags})
+
+    def remains(self, cluster: str, volumes: Sequence[str]) -> list[Remain]:
+        return self.leaks
 
     def stack(self, name: str) -> Stack | None:
         found = self.stacks.get(name.partition("/")[0])
@@ -139,16 +151,18 @@ class FakeRegion:
         resources: Any = self.templates[stack]["Resources"]
         wanted = {name: row for name, row in resources.items() if row["Type"] == "AWS::EC2::Instance"}
         self.running = {
-            name: self.running.get(name) or self.boot(name, number, row["Properties"])
+            name: self.running.get(name) or self.boot(stack, name, number, row["Properties"])
             for number, (name, row) in enumerate(wanted.items(), start=1)
         }
 
-    def boot(self, name: str, number: int, properties: Mapping[str, Any]) -> Instance:
-        tags = {row["Key"]: str(row["Value"]) for row in properties["Tags"]}
-        node = tags["torchfleet:node"]
-        return Instance(
-            f"i-{name}", node, properties["InstanceType"], "running", f"198.51.100.{number}", f"10.0.0.{number}", tags
-        )
+    def boot(self, stack: str, name: str, number: int, properties: Mapping[str, Any]) -> Instance:
+        parameters = self.stacks[stack].parameters
+        values = {row["Key"]: row["Value"] for row in properties["Tags"]}
+        tags = {key: each if isinstance(each, str) else parameters[each["Ref"]] for key, each in values.items()}
+        tags["aws:cloudformation:stack-name"] = stack
+        addresses = (f"198.51.100.{number}", f"10.0.0.{number}")
+        node, kind = tags["torchfleet:node"], properties["InstanceType"]
+        return Instance(f"i-{name}", node, kind, "running", *addresses, tags, (f"vol-{name}",))
 
     def template(self, stack: str) -> Mapping[str, object]:
         return self.templates[stack.partition("/")[0]]

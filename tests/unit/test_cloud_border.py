@@ -118,8 +118,8 @@ def test_what_is_no_answer_of_ours_is_quoted(said: bytes) -> None:
 class Scripted(Contact):
     """A node that answers from a list; then it lets nobody in."""
 
-    def ask(self, pins: Any, word: str) -> Answer:
-        asked.append((word, [pin.key for pin in pins]))
+    def ask(self, pins: Any, *words: str, **_program: str) -> Answer:
+        asked.append((words[0], [pin.key for pin in pins]))
         return script.pop(0) if script else Answer(False, error="Connection refused")
 
 

@@ -5,18 +5,32 @@ from __future__ import annotations
 import dataclasses
 import stat
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import lifecycle, listing
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers import Event, Stack, Volume
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import Contact, Pin, pins_in, pins_text
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import absence, lifecycle, listing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.answers import (
+    Event,
+    Instance,
+    Remain,
+    Stack,
+    Volume,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.contact import (
+    Answer,
+    Contact,
+    Pin,
+    pins_in,
+    pins_text,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.errors import CloudError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.files import Files, alone
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.lifecycle import Done
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.template import until_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from tests.unit import clouds
 from tests.unit.clouds import FakeRegion
@@ -32,12 +46,25 @@ class Controller:
         self.region, self.said = FakeRegion(), list[str]()
         self.files = Files("demo", directory / "inventory" / "demo")
         self.met: list[str] = []
+        self.asked: list[tuple[str, ...]] = []  # node, and words, of what was asked over SSH
+        self.unreached: set[str] = set()
 
     def present(self, check: bool = False, **given: Any) -> Done:
         return lifecycle.present(clouds.request(**given), self.region, self.files, check, self.said.append)
 
     def absent(self, check: bool = False, owner: str = "") -> Done:
         return lifecycle.absent("demo", self.region, self.files, check, self.said.append, owner)
+
+    def ask(self, contact: Contact, _pins: list[Pin], *words: str, program: str) -> Answer:
+        self.asked.append((contact.node, *words))
+        return Answer(False, error="no route") if contact.node in self.unreached else Answer(True)
+
+    def expire(self, node: str, until: datetime) -> None:
+        """Have the lease of a node end at a time."""
+        for name, each in self.region.running.items():
+            if each.node == node:
+                tags = {**each.tags, "torchfleet:expires": until_text(until)}
+                self.region.running[name] = dataclasses.replace(each, tags=tags)
 
     def hosts(self) -> dict[str, Any]:
         groups = yaml.safe_load((self.files.directory / "hosts.yml").read_text())["all"]["children"]
@@ -54,8 +81,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Controller:
         controller.met = [contact.node for contact in contacts]
         save([Pin(pin.node, KEY, False) if pin.node in controller.met else pin for pin in pins])
 
+    def ask(contact: Contact, pins: list[Pin], *words: str, program: str) -> Answer:
+        return controller.ask(contact, pins, *words, program=program)
+
     monkeypatch.setattr(lifecycle, "meet_all", meet_all)
-    monkeypatch.setattr(lifecycle, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(lifecycle, "ADDRESS_SECONDS", 0.0)
+    monkeypatch.setattr(absence, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(Contact, "ask", ask)
     return controller
 
 
@@ -99,7 +131,7 @@ def test_a_worker_is_added_and_taken_away_and_the_others_stay(here: Controller) 
     ids = {each.id for each in here.region.running.values()}
     grown = here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
     assert grown.changed and here.met == ["n3"]
-    assert here.region.asked[-1] == f"update {STACK}: HostKeyN3"  # the others keep theirs
+    assert here.region.asked[-1] == f"update {STACK}: UserDataN3"  # the others keep theirs
     assert ids < {each.id for each in here.region.running.values()}
     here.present()
     assert {each.id for each in here.region.running.values()} == ids
@@ -162,15 +194,79 @@ def test_a_cluster_whose_lease_is_over_is_made_anew(here: Controller) -> None:
     assert set(here.region.running) == {"N1", "N2"} and here.met == ["n1", "n2"]
 
 
-def test_nothing_is_added_shortly_before_the_end_of_the_lease(here: Controller) -> None:
+# --- the lease ------------------------------------------------------------------------------------------------------
+
+
+def hours(count: float) -> datetime:
+    return datetime.now(UTC) + timedelta(hours=count)
+
+
+def ends(here: Controller) -> list[float]:
+    """Return in how many hours the lease of each instance ends, as its tag says, to the nearest half hour."""
+    found = [datetime.fromisoformat(each.tags["torchfleet:expires"]) for each in here.region.running.values()]
+    return [round((end - datetime.now(UTC)) / timedelta(hours=0.5)) / 2 for end in found]
+
+
+def test_present_again_renews_the_lease(here: Controller) -> None:
+    assert "they end at" in here.present().msg and ends(here) == [4, 4]
+    for node in ("n1", "n2"):
+        here.expire(node, hours(1))
+    shown = here.present(check=True)
+    assert shown.changed and "; the lease of n1, n2 would be renewed until " in shown.msg and ends(here) == [1, 1]
+    done = here.present()
+    assert done.changed and ends(here) == [4, 4] and f"they end at {done.until}, or up to 24 h later" in done.msg
+    assert [(node, word, grace) for node, word, _until, grace in here.asked] == [
+        (node, "renew", "86400") for node in ("n1", "n2")
+    ]
+    assert not [line for line in here.region.asked if line.startswith("update")]  # it would replace the instances
+    assert "tag i-N1 vol-N1 i-N2 vol-N2: torchfleet:expires" in here.region.asked
+    assert not here.present().changed  # it is renewed already
+
+
+def test_present_does_not_shorten_a_lease(here: Controller) -> None:
+    here.present(cluster_hours=48)
+    assert not here.present().changed and ends(here) == [48, 48]
+    here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
+    assert ends(here) == [48, 48, 48] and here.asked == []
+
+
+def test_no_tag_makes_a_lease_longer_than_an_option_can(here: Controller) -> None:
     here.present()
-    stack = here.region.stacks[STACK]
-    ended = {**stack.parameters, "Expires": "2026-01-01T00:00:00Z"}
-    here.region.stacks[STACK] = dataclasses.replace(stack, parameters=ended)
-    before = (here.files.directory / "known_hosts").read_text()
-    with pytest.raises(CloudError, match="the lease of demo ends at 2026-01-01T00:00:00Z"):
-        here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
-    assert (here.files.directory / "known_hosts").read_text() == before
+    here.expire("n1", hours(24 * 365))
+    here.present()
+    assert ends(here)[1] == 720
+
+
+def test_a_node_that_joins_later_has_a_lease_of_its_own(here: Controller) -> None:
+    """The user data that all share was made with the stack: a lease from there that is over would end it at once."""
+    here.present(cluster_hours=1)
+    for node in ("n1", "n2"):
+        here.expire(node, hours(0.1))
+    here.present(cluster_nodes={"workers": {"count": 3, "type": "t3.xlarge"}})
+    own = here.region.stacks[STACK].parameters["UserDataN3"]
+    until = int(own.partition('{\\"until\\": ')[2].partition(",")[0])
+    assert abs(until - hours(4).timestamp()) < 300 and ends(here) == [4, 4, 4]
+
+
+def test_another_grace_is_told_to_the_nodes(here: Controller) -> None:
+    here.present()
+    assert here.present(cluster_grace_hours=0).changed
+    assert [(words[0], words[3]) for words in here.asked] == [("n1", "0"), ("n2", "0")]
+    assert not here.present(cluster_grace_hours=0).changed
+
+
+def test_a_lease_that_could_not_be_renewed_is_told_and_the_others_are_renewed(here: Controller) -> None:
+    here.present()
+    for node in ("n1", "n2"):
+        here.expire(node, hours(1))
+    here.unreached = {"n2"}
+    with pytest.raises(
+        CloudError, match=r"the lease of n2 was not renewed; it ends at 20.*Z; .*: n2: no route"
+    ) as error:
+        here.present()
+    assert error.value.code == "Lease" and ends(here) == [4, 1]
+    here.unreached = set()
+    assert here.present().changed and ends(here) == [4, 4]
 
 
 @pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED"])
@@ -202,6 +298,31 @@ QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 0
     [
         (CAPACITY, "InsufficientInstanceCapacity", "AWS has none left there"),
         (QUOTA, "VcpuLimitExceeded", "raise the quota in the console"),
+        (
+            "There is no Spot capacity available that matches your request. (Service: Ec2)",
+            "InsufficientInstanceCapacity",
+            "AWS has none left there",
+        ),
+        (
+            "Max spot instance count exceeded (Service: Ec2)",
+            "MaxSpotInstanceCountExceeded",
+            "give -e cluster_spot=false",
+        ),
+        (
+            "Your request for accessing resources in this region is being validated, and you cannot launch",
+            "PendingVerification",
+            "wait for its mail",
+        ),
+        (
+            "Your requested instance type (g4ad.xlarge) is not supported in your requested Availability Zone (x).",
+            "Unsupported",
+            "cluster_subnet in another zone",
+        ),
+        (
+            "There are not enough free addresses in subnet 'subnet-1' to satisfy the requested number of instances.",
+            "InsufficientFreeAddressesInSubnet",
+            "with more free addresses",
+        ),
         ("Something else", "", "Something else"),
     ],
 )
@@ -236,9 +357,63 @@ def test_absence_is_proven(here: Controller) -> None:
     assert done.changed and done.nodes == ["n1", "n2"] and not here.files.directory.exists()
     assert not here.absent().changed
     here.present()
-    here.region.leaks = ["vol-1"]
+    here.region.leaks = [Remain("vol-1", "")]
     with pytest.raises(CloudError, match="not removed, and maybe billed, in eu-central-1, tag torchfleet=demo: vol-1"):
         here.absent()
+
+
+def stranger(**tags: str) -> Instance:
+    """An instance that somebody else started, with the tags of n1: the console copies them."""
+    copied = {"torchfleet": "demo", "torchfleet:node": "n1", **tags}
+    return Instance("i-other", "n1", "t3.xlarge", "running", "192.0.2.66", "10.0.0.66", copied)
+
+
+def test_an_instance_with_a_copied_tag_is_not_of_the_cluster(here: Controller) -> None:
+    here.region.strangers = [stranger()]
+    here.present()
+    assert here.hosts()["workers"]["n1"]["ansible_host"] == "198.51.100.1"
+    del here.region.running["N1"]  # what has its tag does not stand in for it
+    assert here.present().changed and set(here.region.running) == {"N1G1", "N2"}
+    here.region.leaks = [Remain("vol-other", "i-other")]
+    done = here.absent()
+    assert done.changed and done.nodes == ["n1", "n2"] and not here.files.directory.exists()
+    assert here.said[-1].startswith(
+        "i-other: tag torchfleet=demo, but not made by stack torchfleet-demo; left as it is"
+    )
+
+
+def test_an_instance_of_a_stack_that_is_gone_is_left_of_the_cluster(here: Controller) -> None:
+    """Somebody deleted the stack, and had AWS keep its instances: CloudFormation's own tag says so."""
+    here.region.strangers = [stranger(**{absence.STACK_TAG: STACK})]
+    assert here.absent(check=True).msg == "cluster demo: would remove i-other"
+    with pytest.raises(CloudError, match=r"not removed, and maybe billed, .*: i-other: end them in the console"):
+        here.absent()
+
+
+def test_absent_goes_on_where_it_was_interrupted(here: Controller) -> None:
+    here.present()
+    stack = here.region.stacks[STACK]
+    here.region.delete(stack)  # and the controller was killed
+    assert here.absent().changed and here.region.asked.count(f"delete {STACK}") == 1
+    assert here.region.stacks == {} and not here.files.directory.exists()
+
+
+@pytest.mark.parametrize(
+    "status", ["CREATE_IN_PROGRESS", "CREATE_FAILED", "ROLLBACK_COMPLETE", "UPDATE_ROLLBACK_FAILED"]
+)
+def test_a_half_made_cluster_is_removed(here: Controller, status: str) -> None:
+    here.region.stacks[STACK] = Stack(f"{STACK}/id", STACK, status, "", {}, {"torchfleet": "demo"})
+    here.region.templates[STACK] = {"Resources": {}}
+    assert here.absent().changed and here.region.stacks == {}
+
+
+def test_a_stack_that_aws_cannot_mend_is_told_with_what_to_type(here: Controller) -> None:
+    tags = {"torchfleet": "demo"}
+    here.region.stacks[STACK] = Stack(f"{STACK}/id", STACK, "UPDATE_ROLLBACK_FAILED", "no capacity", {}, tags)
+    with pytest.raises(
+        CloudError, match="in state UPDATE_ROLLBACK_FAILED: no capacity; remove it, and make it again: an"
+    ):
+        here.present()
 
 
 def test_a_part_that_aws_does_not_delete_is_named_and_it_can_be_tried_again(here: Controller) -> None:
@@ -290,13 +465,26 @@ def test_a_stack_that_is_not_ours_is_not_touched(here: Controller) -> None:
 def test_clusters_are_listed_with_what_is_left_of_those_whose_stack_is_gone(here: Controller) -> None:
     here.present()
     volume = Volume("vol-1", {"torchfleet": "old", "torchfleet:owner": "bob"})
-    rows = listing.rows_of("eu-central-1", [], list(here.region.running.values()), [volume])
+    rows = listing.rows_of("eu-central-1", [], list(here.region.running.values()), [volume], ())
+    assert rows[0].expires == here.region.running["N1"].tags["torchfleet:expires"]
     assert [(row.cluster, row.status, row.instances, row.volumes, row.owner) for row in rows] == [
         ("demo", "no stack", ("t3.xlarge", "t3.xlarge"), (), "alice"),
         ("old", "no stack", (), ("vol-1",), "bob"),
     ]
     assert "2 x t3.xlarge, of alice" in listing.row_line(rows[0])
     assert listing.row_line(rows[1]) == "old: eu-central-1, no stack, vol-1, of bob, until ?"
+
+
+def test_an_instance_with_a_copied_tag_is_listed_apart(here: Controller) -> None:
+    here.present()
+    for node in ("n1", "n2"):
+        here.expire(node, hours(9))  # renewed: the stack does not know of it
+    there = [*here.region.running.values(), stranger()]
+    (row,) = listing.rows_of("eu-central-1", list(here.region.stacks.values()), there, [], {"i-N1", "i-N2"})
+    assert row.strangers == ("i-other",) and row.expires == here.region.running["N2"].tags["torchfleet:expires"]
+    assert listing.row_line(row).endswith(f"until {row.expires}; not of the stack, only its tag: i-other")
+    (alone,) = listing.rows_of("eu-central-1", [], [stranger()], [], ())
+    assert row.is_cluster and not alone.is_cluster
 
 
 def test_the_first_failure_is_the_cause() -> None:

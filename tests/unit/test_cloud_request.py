@@ -36,6 +36,7 @@ def nodes(**group: Any) -> dict[str, Any]:
         (nodes(slots=0), "cluster_nodes, workers, slots: got 0; give a whole number"),
         ({"cluster_nodes": {"head": {"type": "t3.micro", "count": 2}, "workers": {"type": "t3.micro"}}}, "from 1 to 1"),
         ({"cluster_hours": 0}, "cluster_hours: got 0; give a whole number from 1 to 720"),
+        ({"cluster_grace_hours": -1}, "cluster_grace_hours: got -1; give a whole number from 0 to 720"),
         ({"cluster_max_instances": 1000}, "cluster_max_instances: got 1000; give a whole number from 1 to 64"),
         ({"cluster_region": "Frankfurt"}, 'cluster_region: got "Frankfurt"; give a region'),
         ({"cluster_ssh_from": "203.0.113.7/8"}, 'cluster_ssh_from: got "203.0.113.7/8"; give the IPv4 address'),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._cloud import lease
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import template as module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.request import MOST_INSTANCES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.template import nodes_in, render
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.user_data import host_key, user_data
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud.user_data import PROGRAM, own_piece, user_data
 from tests.unit import clouds
 
 BIG = {"workers": {"count": 2, "type": "p5.48xlarge"}}
@@ -110,19 +114,22 @@ def test_the_largest_cluster_fits_into_one_call() -> None:
 
 def test_user_data_is_what_cloud_init_reads() -> None:
     private = '-----BEGIN OPENSSH PRIVATE KEY-----\nb3Blbn"\\x\n-----END OPENSSH PRIVATE KEY-----\n'
-    text = user_data("ssh-ed25519 AAAA me", UNTIL).whole(host_key(private, "ssh-ed25519 BBBB"))
+    text = user_data("ssh-ed25519 AAAA me").whole(own_piece(private, "ssh-ed25519 BBBB", UNTIL, 24))
     assert text.startswith("#cloud-config\n")
     config = yaml.safe_load(text)
     assert config["ssh_keys"] == {"ed25519_private": private, "ed25519_public": "ssh-ed25519 BBBB"}
     assert config["users"][0]["ssh_authorized_keys"] == ["ssh-ed25519 AAAA me"]
     assert config["ssh_pwauth"] is False and config["disable_root"] is True
-    timer = next(each["content"] for each in config["write_files"] if each["path"].endswith(".timer"))
-    assert "\nOnCalendar=2026-11-26 23:40:00 UTC\n" in timer
+    files = {each["path"]: each for each in config["write_files"]}
+    assert json.loads(files[lease.LEASE]["content"]) == {"until": int(UNTIL.timestamp()), "grace": 86400}
+    program = gzip.decompress(base64.b64decode(files[PROGRAM]["content"]))
+    assert files[PROGRAM]["encoding"] == "gz+b64" and program == Path(lease.__file__).read_bytes()
+    assert user_data("me") == user_data("me")
 
 
 def test_a_parameter_of_a_stack_has_room_for_its_piece() -> None:
     """4096 bytes (CloudFormation quotas)."""
-    shared = user_data("ssh-ed25519 " + "A" * 100, UNTIL)
+    shared = user_data("ssh-ed25519 " + "A" * 100)
     assert max(len(shared.begin), len(shared.end)) < 4096
     parameters = render(clouds.plan())["Parameters"]
-    assert parameters["HostKeyN1"] == {"Type": "String", "NoEcho": True}
+    assert parameters["UserDataN1"] == {"Type": "String", "NoEcho": True}

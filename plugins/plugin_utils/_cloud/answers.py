@@ -57,7 +57,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance. `node`: its name in the inventory."""
+    """An instance. `node`: its name in the inventory. `parts`: ids of its volumes and network interfaces."""
 
     id: str
     node: str
@@ -66,6 +66,7 @@ class Instance:
     public: str
     private: str
     tags: Tags
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,14 @@ class Volume:
 
     id: str
     tags: Tags
+
+
+@dataclass(frozen=True)
+class Remain:
+    """A volume, network interface or address, and the id of the instance that uses it, empty if none does."""
+
+    id: str
+    instance: str
 
 
 @dataclass(frozen=True)
@@ -214,7 +223,28 @@ def instances_in(answer: object) -> Iterator[Instance]:
                 public=address(row, "PublicIpAddress"),
                 private=address(row, "PrivateIpAddress"),
                 tags=tags,
+                parts=parts_in(row),
             )
+
+
+def parts_in(row: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the ids of the volumes and network interfaces of an instance."""
+    volumes = [text(part(disk, "Ebs"), "VolumeId", "") for disk in rows(row, "BlockDeviceMappings")]
+    return (*filter(None, volumes), *(text(each, "NetworkInterfaceId") for each in rows(row, "NetworkInterfaces")))
+
+
+def members_in(answer: object) -> Iterator[tuple[str, str]]:
+    """Yield the logical name and id of each instance of ListStackResources. One that was not made yet has no id."""
+    for row in rows(answer, "StackResourceSummaries"):
+        if text(row, "ResourceType") == "AWS::EC2::Instance" and row.get("PhysicalResourceId"):
+            yield text(row, "LogicalResourceId"), text(row, "PhysicalResourceId")
+
+
+def remains_in(answer: object, key: str, name: str) -> Iterator[Remain]:
+    """Yield what DescribeVolumes, DescribeNetworkInterfaces or DescribeAddresses has, and the instance that uses it."""
+    for row in rows(answer, key):
+        uses = [*rows(row, "Attachments"), part(row, "Attachment"), row]
+        yield Remain(text(row, name), next((found for use in uses if (found := text(use, "InstanceId", ""))), ""))
 
 
 def volumes_in(answer: object) -> Iterator[Volume]:

@@ -15,6 +15,7 @@ import json
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ansible.module_utils.urls import open_url
@@ -22,15 +23,21 @@ from ansible.module_utils.urls import open_url
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import answers
-from .answers import Event, Image, Instance, Stack, Subnet, TypeFacts, Volume
+from .answers import Event, Image, Instance, Remain, Stack, Subnet, TypeFacts, Volume
 from .errors import CloudError
-from .template import MOST_BYTES, TAG, Template
+from .template import MOST_BYTES, TAG, Template, node_of
 
 INSTALL = "type pip install -r requirements-ec2.txt in the environment of Ansible"
 POLL_SECONDS = 3.0
 NO_STACK = "ValidationError"  # what CloudFormation answers for a stack that does not exist
 WHERE_AM_I = "https://checkip.amazonaws.com"  # AWS's own; it answers with the address that it sees
 PRICES = "us-east-1"  # the price list has endpoints in a few regions, each with the prices of all
+# What goes with instances, and may be billed without them: its call, list and id.
+PARTS = (
+    ("volumes", "Volumes", "VolumeId"),
+    ("network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"),
+    ("addresses", "Addresses", "AllocationId"),
+)
 LINUX = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 
 
@@ -162,10 +169,25 @@ class Aws:
         return found
 
     def instances(self, cluster: str = "") -> list[Instance]:
-        """Return the instances of a cluster, or of all clusters, that are not gone."""
-        wanted = filters({f"tag:{TAG}": [cluster]} if cluster else {"tag-key": [TAG]})
-        pages = self.pages("ec2", "describe_instances", Filters=wanted)
+        """Return the instances that have the tag of a cluster, or of any, and are not gone: tags can be copied."""
+        return self.instances_with({f"tag:{TAG}": [cluster]} if cluster else {"tag-key": [TAG]})
+
+    def instances_with(self, wanted: Mapping[str, Sequence[str]]) -> list[Instance]:
+        """Return the instances that pass filters, and are not gone."""
+        pages = self.pages("ec2", "describe_instances", Filters=filters(wanted))
         return [each for page in pages for each in answers.instances_in(page) if each.state not in answers.GONE]
+
+    def members(self, stack: str) -> list[Instance]:
+        """Return the instances that a stack made and that are not gone, whatever tags they and others have."""
+        pages = self.pages("cloudformation", "list_stack_resources", StackName=stack)
+        nodes = {one: node_of(name) for page in pages for name, one in answers.members_in(page)}
+        found = self.instances_with({"instance-id": sorted(nodes)}) if nodes else []
+        return [replace(each, node=nodes[each.id]) for each in found if each.id in nodes]
+
+    def tag(self, ids: Sequence[str], tags: Mapping[str, str]) -> None:
+        """Set tags of instances, volumes and network interfaces."""
+        words = [{"Key": key, "Value": value} for key, value in tags.items()]
+        self.call("ec2", "create_tags", Resources=list(ids), Tags=words)
 
     def volumes(self) -> list[Volume]:
         """Return the volumes of clusters that no instance uses, and that are billed all the same."""
@@ -173,15 +195,16 @@ class Aws:
         pages = self.pages("ec2", "describe_volumes", Filters=wanted)
         return [each for page in pages for each in answers.volumes_in(page)]
 
-    def remains(self, cluster: str) -> list[str]:
-        """Return the ids of all that could be billed and has the tag of a cluster."""
-        found = [each.id for each in self.instances(cluster)]
-        kinds = (("volumes", "Volumes", "VolumeId"), ("network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"))
-        for what, key, name in (*kinds, ("addresses", "Addresses", "AllocationId")):
-            words = {"Filters": filters({f"tag:{TAG}": [cluster]})}
-            answer = self.call("ec2", f"describe_{what}", **words)
-            found += [answers.text(row, name) for row in answers.rows(answer, key)]
-        return found
+    def remains(self, cluster: str, volumes: Sequence[str]) -> list[Remain]:
+        """Return what could be billed without an instance: what has the tag of a cluster, and these volumes."""
+        wanted = [(row, {f"tag:{TAG}": [cluster]}) for row in PARTS]
+        if volumes:  # a filter without values passes everything
+            wanted.append((PARTS[0], {"volume-id": list(volumes)}))
+        found: dict[str, Remain] = {}
+        for (what, key, name), by in wanted:
+            answer = self.call("ec2", f"describe_{what}", Filters=filters(by))
+            found.update((row.id, row) for row in answers.remains_in(answer, key, name))
+        return list(found.values())
 
     def regions(self) -> list[str]:
         """Return the regions that are enabled for the account."""

@@ -87,26 +87,29 @@ class Contact:
     address: str
     directory: Path
 
-    def ssh(self, trusted: Path, word: str) -> list[str]:
+    def ssh(self, trusted: Path, *words: str) -> list[str]:
         """Return ssh's words. It trusts the keys in this file and nothing else."""
         options = ["BatchMode=yes", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes", f"HostKeyAlias={self.node}"]
         options += ["GlobalKnownHostsFile=/dev/null", "HostKeyAlgorithms=ssh-ed25519", "ConnectTimeout=5"]
         options += ["ServerAliveInterval=5", "ServerAliveCountMax=3", "UpdateHostKeys=no", "ControlPath=none"]
         options += [f'UserKnownHostsFile="{trusted}"']
-        words = ["ssh", "-F", "none", "-i", str(self.directory / "key"), "-l", USER]
-        words += [part for option in options for part in ("-o", option)]
-        return [*words, "--", self.address, "sudo", "-n", "python3", "-I", "-", word]
+        argv = ["ssh", "-F", "none", "-i", str(self.directory / "key"), "-l", USER]
+        argv += [part for option in options for part in ("-o", option)]
+        return [*argv, "--", self.address, "sudo", "-n", "python3", "-I", "-", *words]
 
-    def ask(self, pins: Sequence[Pin], word: str) -> Answer:
-        """Return what the node says to a word. For one that lets nobody in, or has another key, ssh's last line."""
+    def ask(self, pins: Sequence[Pin], *words: str, program: str = first_contact.__file__) -> Answer:
+        """Return what a program of ours says there, or ssh's last line if the node lets nobody in or has another key.
+
+        `program`: its file here, whose text is sent to Python there with these words.
+        """
         with tempfile.TemporaryDirectory(prefix="torchfleet-") as place:
             trusted, errors = Path(place, "known_hosts"), Path(place, "errors")
             trusted.write_text(pins_text([pin for pin in pins if pin.node == self.node], {}))
-            argv = ["timeout", str(LOGIN_SECONDS), *self.ssh(trusted, word)]
+            argv = ["timeout", str(LOGIN_SECONDS), *self.ssh(trusted, *words)]
             with (
-                open(first_contact.__file__) as program,
+                open(program) as text,
                 open(errors, "wb") as told,
-                subprocess.Popen(argv, stdin=program, stdout=subprocess.PIPE, stderr=told) as process,
+                subprocess.Popen(argv, stdin=text, stdout=subprocess.PIPE, stderr=told) as process,
             ):
                 said = process.stdout.read(MOST_BYTES) if process.stdout else b""
             if said:
@@ -121,7 +124,7 @@ def last_line(said: bytes) -> str:
 
 
 def answer_in(node: str, said: bytes) -> Answer:
-    """Return a checked answer. CloudError if it is not what first_contact.py prints: the image may print more."""
+    """Return a checked answer. CloudError if it is not a line of our programs: the image may print more."""
     try:
         found = json.loads(said.decode())
     except (ValueError, RecursionError):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import shorten
 
-# Codes of AWS ("Common errors" of the references of EC2 and CloudFormation), and what to do about them.
+LOG_IN = "log in again: aws sso login, or aws configure"
+# Codes of AWS ("Common errors" of the references of EC2 and CloudFormation) or names of botocore's exceptions, and what
+# to do about them.
 ADVICE = {
     "NoCredentials": "give credentials: type aws configure, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY, in your environment",
@@ -18,7 +20,19 @@ ADVICE = {
     "UnrecognizedClientException": "are the credentials right, and is the region enabled for your account?",
     "InvalidClientTokenId": "are the credentials right?",
     "SignatureDoesNotMatch": "is the secret key right, and this machine's clock?",
-    "ExpiredToken": "log in again: aws sso login",
+    "ExpiredToken": LOG_IN,
+    "ExpiredTokenException": LOG_IN,
+    "TokenRetrievalError": LOG_IN,
+    "SSOTokenLoadError": LOG_IN,
+    "UnauthorizedSSOTokenError": LOG_IN,
+    "CredentialRetrievalError": "look at credential_process, or at the role, of your AWS configuration",
+    "OptInRequired": "subscribe to the image, or enable the service, in the console",
+    "PendingVerification": "AWS verifies your account for this region: wait for its mail, then type it again",
+    "Unsupported": "give another type, or cluster_subnet in another zone",
+    "InsufficientFreeAddressesInSubnet": "give cluster_subnet with more free addresses",
+    "LimitExceededException": "raise the quota in the console (Service Quotas), or remove what is not needed",
+    "SecurityGroupLimitExceeded": "raise the quota in the console (Service Quotas, VPC), or remove security groups",
+    "Throttling": "AWS asks to be asked less often: type it again",
     "RequestExpired": "log in again, and look at this machine's clock",
     "UnauthorizedOperation": "your user lacks that right: docs/ec2.md lists what is needed",
     "AccessDenied": "your user lacks that right: docs/ec2.md lists what is needed",
@@ -62,10 +76,19 @@ def code_in(said: str) -> str:
     CloudFormation has no field for the code of the service that refused a resource, and only quotes its sentence.
     """
     quoted = {
-        "InsufficientInstanceCapacity": ("InsufficientInstanceCapacity", "do not have sufficient"),
+        "InsufficientInstanceCapacity": (
+            "InsufficientInstanceCapacity",
+            "do not have sufficient",
+            "no Spot capacity available",
+        ),
         "VcpuLimitExceeded": ("VcpuLimitExceeded", "more vCPU capacity than your current vCPU limit"),
         "MaxSpotInstanceCountExceeded": ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded"),
         "InstanceLimitExceeded": ("InstanceLimitExceeded",),
         "UnauthorizedOperation": ("UnauthorizedOperation", "not authorized to perform"),
+        "OptInRequired": ("OptInRequired", "you need to accept terms and subscribe"),
+        "PendingVerification": ("PendingVerification", "is being validated"),
+        "Unsupported": ("is not supported in your requested Availability Zone",),
+        "InsufficientFreeAddressesInSubnet": ("InsufficientFreeAddressesInSubnet", "free addresses in subnet"),
+        "SecurityGroupLimitExceeded": ("SecurityGroupLimitExceeded", "maximum number of security groups"),
     }
     return next((code for code, signs in quoted.items() if any(sign in said for sign in signs)), "")

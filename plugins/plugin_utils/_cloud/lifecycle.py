@@ -14,13 +14,14 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from . import planning
-from .answers import Event, Instance, Stack
+from . import planning, renewal
+from .absence import left_of, prove_absence
+from .answers import Event, Instance, Remain, Stack
 from .contact import Contact, Pin, meet_all, one_time_key
 from .errors import CloudError, code_in
 from .files import Files, how_to_remove
@@ -28,23 +29,21 @@ from .ownership import refuse_another_owner, refuse_stranger
 from .planning import Choice
 from .request import Address, Request
 from .template import (
-    EXPIRES_TAG,
     OWNER_TAG,
     TAG,
-    UNTIL,
     Made,
     Member,
     Plan,
     Template,
     difference,
-    key_of,
     made_in,
     nodes_in,
+    own_of,
     render,
     shape_of,
     until_text,
 )
-from .user_data import host_key, user_data
+from .user_data import own_piece, user_data
 
 GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 # A stack that never was whole: it is deleted, and made anew.
@@ -52,8 +51,7 @@ FAILED = ("ROLLBACK_COMPLETE", "CREATE_FAILED", "ROLLBACK_FAILED", "DELETE_FAILE
 DELETED = "DELETE_COMPLETE"
 STACK_KIND = "AWS::CloudFormation::Stack"  # of an event of the stack itself
 WAIT_SECONDS = 2400.0  # more than the 30 minutes after which CloudFormation takes a stack back
-GONE_SECONDS = 120.0  # EC2 tells of a volume or interface for some time after it is deleted
-LEAST_LEASE = timedelta(minutes=10)
+ADDRESS_SECONDS = 120.0  # EC2 tells of a new instance, and of its address, some time after it is made
 RUNNING = ("pending", "running")
 Say = Callable[[str], object]
 
@@ -62,7 +60,9 @@ class Region(planning.Region, Protocol):
     """What is asked of AWS (aws.Aws)."""
 
     def instances(self, cluster: str = "") -> list[Instance]: ...
-    def remains(self, cluster: str) -> list[str]: ...
+    def members(self, stack: str) -> list[Instance]: ...
+    def remains(self, cluster: str, volumes: Sequence[str]) -> list[Remain]: ...
+    def tag(self, ids: Sequence[str], tags: Mapping[str, str]) -> None: ...
     def stack(self, name: str) -> Stack | None: ...
     def template(self, stack: str) -> Mapping[str, object]: ...
     def create(self, name: str, template: Template, parameters: Mapping[str, str], tags: Mapping[str, str]) -> str: ...
@@ -76,11 +76,12 @@ class Region(planning.Region, Protocol):
 
 @dataclass
 class Done:
-    """What became of it. `template` and `was`: of the stack, as it is to be and as it was."""
+    """What became of it. `until`: the end of the lease. `template`, `was`: of the stack as it is to be and was."""
 
     changed: bool
     msg: str
     nodes: list[str] = field(default_factory=list)
+    until: str = ""
     template: Mapping[str, object] = field(default_factory=dict)
     was: Mapping[str, object] = field(default_factory=dict)
 
@@ -95,11 +96,15 @@ def stack_name(cluster: str) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """A cluster as AWS has it: nothing if there is no stack. `lost`: nodes whose instances are gone."""
+    """A cluster as AWS has it: nothing if there is no stack. `members`: those of its instances that run."""
 
-    stack: Stack | None
-    template: Mapping[str, object]
-    alive: frozenset[str]
+    stack: Stack | None = None
+    template: Mapping[str, object] = field(default_factory=dict)
+    members: tuple[Instance, ...] = ()
+
+    @property
+    def alive(self) -> frozenset[str]:
+        return frozenset(each.node for each in self.members)
 
     def generations(self) -> dict[int, int]:
         """Return for each node which generation it is to be: one more for a lost one."""
@@ -126,13 +131,20 @@ def present(request: Request, region: Region, files: Files, check: bool, say: Sa
     new = [member for member in plan.members if member.number not in nodes_in(found.template) or lost(found, member)]
     differs = not found.stack or template != found.template
     show_plan(plan, region, say if check or not found.stack else None)
+    until = renewal.wanted_end(request, found.members, datetime.now(UTC))
     if check:
-        return Done(differs, tell(plan, files, differs, check), names(plan), template, found.template)
+        late = [each.node for each in renewal.due(request, found.members, until)]
+        msg = tell_check(plan, differs, late, until)
+        return Done(differs or bool(late), msg, names(plan), until_text(until), template, found.template)
     if differs:
-        change(plan, template, found, new, region, files, say)
+        change(plan, template, found, new, region, files, say, until)
     instances = instances_of(plan, region)
-    changed = settle(plan, instances, files, say) or differs
-    return Done(changed, tell(plan, files, changed, check), names(plan), template, found.template)
+    settled = settle(plan, instances, files, say)
+    renewed = renew(plan, instances, region, files, say, until)
+    ends = [until if each in renewed else renewal.end_of(each) or until for each in instances.values()]
+    end = until_text(min(ends))
+    changed = differs or settled or bool(renewed)
+    return Done(changed, tell(plan, files, end), names(plan), end, template, found.template)
 
 
 def find(request: Request, region: Region, files: Files, check: bool, say: Say) -> Found:
@@ -141,19 +153,20 @@ def find(request: Request, region: Region, files: Files, check: bool, say: Say) 
     refuse_stranger(stack, request.name)
     stack = at_rest(region, stack, check, say)
     if stack is None:
-        return Found(None, {}, frozenset())
-    alive = frozenset(each.node for each in region.instances(request.name) if each.state in RUNNING)
-    if stack.status in GOOD and alive:
-        return Found(stack, region.template(stack.id), alive)
+        return Found()
+    members = tuple(each for each in region.members(stack.id) if each.state in RUNNING)
+    if stack.status in GOOD and members:
+        return Found(stack, region.template(stack.id), members)
     if stack.status not in (*GOOD, *FAILED):
-        advice = f"type: {how_to_remove(request.name)}"
-        raise CloudError("StackStatus", f"stack {stack.name} is in state {stack.status}: {stack.reason or advice}")
+        why = f": {stack.reason}" if stack.reason else ""
+        advice = f"remove it, and make it again: {how_to_remove(request.name)}"
+        raise CloudError("StackStatus", f"stack {stack.name} is in state {stack.status}{why}; {advice}")
     refuse_another_owner(stack, files, request.owner, region.who)
     why = "all its instances are gone" if stack.status in GOOD else f"it is in state {stack.status}"
     say(f"stack {stack.name}: {why}; it is {'to be ' * check}removed and made anew")
     if not check:
         remove(stack, region)
-    return Found(None, {}, frozenset())
+    return Found()
 
 
 def at_rest(region: Region, stack: Stack | None, check: bool, say: Say) -> Stack | None:
@@ -187,40 +200,35 @@ def refuse_replacement(plan: Plan, made: Made, found: Found, template: Template)
 
 
 def change(
-    plan: Plan, template: Template, found: Found, new: Sequence[Member], region: Region, files: Files, say: Say
+    plan: Plan,
+    template: Template,
+    found: Found,
+    new: Sequence[Member],
+    region: Region,
+    files: Files,
+    say: Say,
+    until: datetime,
 ) -> None:
     """Make or change the stack. The keys of new instances are pinned before these exist."""
-    until = datetime.now(UTC) + timedelta(hours=plan.request.hours)
-    if found.stack:
-        until = expires(found.stack)
-        if new and until - datetime.now(UTC) < LEAST_LEASE:
-            advice = f"new nodes would hardly begin: {how_to_remove(plan.request.name)}, then make it again"
-            raise CloudError("Lease", f"the lease of {plan.request.name} ends at {until_text(until)}; {advice}")
     public = files.make_key()
     keys = {member: one_time_key() for member in new}
     kept = {member.node for member in plan.members if member not in keys}
     pinned = [Pin(member.node, key[1], True) for member, key in keys.items()]
     files.save_pins([*(pin for pin in files.pins() if pin.node in kept), *pinned], {})
-    parameters = {key_of(member): host_key(*key) for member, key in keys.items()}
-    tags = {TAG: plan.request.name, OWNER_TAG: plan.owner, EXPIRES_TAG: until_text(until)}
+    grace = plan.request.grace_hours
+    parameters = {own_of(member): own_piece(*key, until, grace) for member, key in keys.items()}
+    tags = {TAG: plan.request.name, OWNER_TAG: plan.owner}
     if found.stack:
         say(f"stack {found.stack.name}: changing")
         region.update(found.stack, template, parameters, tags)
         finish(found.stack.id, region, files, whole=False)
         return
-    shared = user_data(public, until)
-    parameters.update(UserDataBegin=shared.begin, UserDataEnd=shared.end, Expires=until_text(until))
+    shared = user_data(public)
+    parameters.update(UserDataBegin=shared.begin, UserDataEnd=shared.end)
+    parameters.update(Expires=until_text(until), GraceHours=str(grace))
     name = stack_name(plan.request.name)
     say(f"stack {name}: making {len(plan.members)} instances, until {until_text(until)}")
     finish(region.create(name, template, parameters, tags), region, files, whole=True)
-
-
-def expires(stack: Stack) -> datetime:
-    """Return when the lease of a cluster ends."""
-    try:
-        return datetime.strptime(stack.parameters.get("Expires", ""), UNTIL).replace(tzinfo=UTC)
-    except ValueError:
-        raise CloudError.unreadable("Expires of the stack") from None
 
 
 def finish(stack: str, region: Region, files: Files, whole: bool) -> None:
@@ -251,9 +259,9 @@ def cause_of(events: Sequence[Event], *began: str) -> Event | None:
 
 def instances_of(plan: Plan, region: Region) -> dict[str, Instance]:
     """Return the instance of each node. A new one may have no address for a moment."""
-    deadline = time.monotonic() + GONE_SECONDS
+    deadline = time.monotonic() + ADDRESS_SECONDS
     while True:
-        found = {each.node: each for each in region.instances(plan.request.name) if each.state in RUNNING}
+        found = {each.node: each for each in region.members(stack_name(plan.request.name)) if each.state in RUNNING}
         missing = [node for node in names(plan) if node not in found or not address_of(plan, found[node])]
         if not missing:
             return {node: found[node] for node in names(plan)}
@@ -275,10 +283,27 @@ def settle(plan: Plan, instances: Mapping[str, Instance], files: Files, say: Say
     fresh = sorted({pin.node for pin in pins if pin.one_time} & set(instances))
     if fresh:
         say(f"waiting for {', '.join(fresh)} to boot, and to change the one-time host key")
-    contacts = [Contact(node, address_of(plan, instances[node]), files.directory) for node in fresh]
-    meet_all(contacts, pins, lambda now: files.save_pins(now, addresses))
+    contacts = contacts_of(plan, instances, files)
+    meet_all([contacts[node] for node in fresh], pins, lambda now: files.save_pins(now, addresses))
     written = files.write(plan, instances, addresses)
     return bool(fresh) or written
+
+
+def contacts_of(plan: Plan, instances: Mapping[str, Instance], files: Files) -> dict[str, Contact]:
+    """Return how each node is reached."""
+    return {node: Contact(node, address_of(plan, each), files.directory) for node, each in instances.items()}
+
+
+def renew(
+    plan: Plan, instances: Mapping[str, Instance], region: Region, files: Files, say: Say, until: datetime
+) -> list[Instance]:
+    """Renew the leases that end earlier than that, and return those instances."""
+    late = renewal.due(plan.request, instances.values(), until)
+    if late:
+        say(f"renewing the lease of {', '.join(each.node for each in late)} until {until_text(until)}")
+        said = renewal.renew(plan.request, contacts_of(plan, instances, files), files.pins(), late, until)
+        renewal.note(plan.request, region, late, said, until)
+    return late
 
 
 def show_plan(plan: Plan, region: Region, say: Say | None) -> None:
@@ -299,12 +324,24 @@ def names(plan: Plan) -> list[str]:
     return [member.node for member in plan.members]
 
 
-def tell(plan: Plan, files: Files, changed: bool, check: bool) -> str:
-    """Return the outcome as a line."""
-    count = f"{len(plan.members)} node{'s' * (len(plan.members) > 1)}"
-    if check:
-        return f"cluster {plan.request.name}: {count}; " + ("would be made or changed" if changed else "nothing to do")
-    return f"cluster {plan.request.name}: {count}; then: ansible-playbook -i {files.directory}/hosts.yml setup.yml"
+def count_of(plan: Plan) -> str:
+    """Return the number of nodes."""
+    return f"cluster {plan.request.name}: {len(plan.members)} node{'s' * (len(plan.members) > 1)}"
+
+
+def tell_check(plan: Plan, differs: bool, late: Sequence[str], until: datetime) -> str:
+    """Return what would be done as a line."""
+    renewed = f"the lease of {', '.join(late)} would be renewed until {until_text(until)}" if late else ""
+    parts = ["would be made or changed" if differs else "", renewed]
+    return f"{count_of(plan)}; {', '.join(filter(None, parts)) or 'nothing to do'}"
+
+
+def tell(plan: Plan, files: Files, end: str) -> str:
+    """Return the outcome as a line: how many nodes, until when, and what comes next."""
+    grace = plan.request.grace_hours
+    job = f", or up to {grace} h later while a job runs" if grace else ""
+    lease = f"they end at {end}{job}; the same again lengthens that"
+    return f"{count_of(plan)}; {lease}; then: ansible-playbook -i {files.directory}/hosts.yml setup.yml"
 
 
 # --- absent --------------------------------------------------------------------------------------------------------
@@ -318,14 +355,15 @@ def absent(name: str, region: Region, files: Files, check: bool, say: Say, owner
     refuse_stranger(stack, name)
     if stack:
         refuse_another_owner(stack, files, owner, region.who)
-    nodes = [each.node or each.id for each in region.instances(name)]
+    members = region.members(stack.id) if stack else []
+    nodes = [each.node or each.id for each in members] or list(left_of(name, stack_name(name), region, members).own)
     changed = bool(stack or nodes or files.ours())
     if check:
         return Done(changed, f"cluster {name}: " + (f"would remove {what(nodes)}" if changed else "it does not exist"))
     if stack:
         say(f"stack {stack.name}: deleting {what(nodes)}")
         remove(stack, region)
-    prove_absence(name, region)
+    prove_absence(name, stack_name(name), region, members, say)
     files.remove()
     told = f"removed {what(nodes)}; nothing of it is left in {region.region}" if changed else "it does not exist"
     return Done(changed, f"cluster {name}: {told}", nodes)
@@ -352,14 +390,4 @@ def remove(stack: Stack, region: Region) -> None:
             raise CloudError("DeleteFailed", f"AWS did not delete stack {stack.name}: type it again", told)
         if time.monotonic() > deadline:
             raise CloudError("Waiting", f"stack {stack.name} is still in state {found.status}: type it again later")
-        region.wait()
-
-
-def prove_absence(name: str, region: Region) -> None:
-    """Return when AWS finds nothing with the tag of the cluster. CloudError with the ids of what stays."""
-    deadline = time.monotonic() + GONE_SECONDS
-    while left := region.remains(name):
-        if time.monotonic() > deadline:
-            told = f"in {region.region}, tag {TAG}={name}: {', '.join(sorted(left))}"
-            raise CloudError("Remains", f"not removed, and maybe billed, {told}: end them in the console")
         region.wait()

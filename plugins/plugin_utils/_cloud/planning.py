@@ -137,6 +137,7 @@ def choices(plan: Plan, region: str) -> list[Choice]:
         Choice("subnet", f"{plan.subnet.id} ({plan.subnet.zone})", "one zone, which has all the types"),
         Choice("SSH from", plan.ssh_from, "nobody else reaches port 22; no other port is open"),
         Choice("lease", f"{request.hours} h", "then the instances end themselves, whatever the controller does"),
+        Choice("  grace", f"{request.grace_hours} h", "more, for a job that runs at the end of the lease"),
         Choice("owner", plan.owner, "a tag on all that is billed, beside the end of the lease"),
     ]
     for kind in plan.kinds:

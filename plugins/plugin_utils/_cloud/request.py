@@ -61,6 +61,7 @@ class Request:
     groups: tuple[Group, ...]
     region: str
     hours: int
+    grace_hours: int
     ssh_from: str
     subnet: str
     address: Address
@@ -80,6 +81,7 @@ def parse_request(given: Mapping[str, object]) -> Request:
         groups=groups,
         region=parse_region(given["cluster_region"]),
         hours=whole("cluster_hours", given["cluster_hours"], 1, MOST_HOURS),
+        grace_hours=whole("cluster_grace_hours", given["cluster_grace_hours"], 0, MOST_HOURS),
         ssh_from=parse_source(given["cluster_ssh_from"]),
         subnet=matched("cluster_subnet", given["cluster_subnet"], SUBNET, "give one such as subnet-0a1b2c3d"),
         address=address,

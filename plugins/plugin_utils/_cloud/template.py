@@ -24,9 +24,11 @@ from .request import Address, Group, Request
 Json = object
 Resource = dict[str, Json]
 Template = dict[str, dict[str, Json]]
+SHARED = ("UserDataBegin", "UserDataEnd", "Expires", "GraceHours")  # parameters of all instances
 MOST_BYTES = 51200  # of a template that is given with the call (CloudFormation quotas)
 LOGICAL = re.compile(r"N(\d{1,3})(?:G(\d{1,3}))?\Z")
 TAG, NODE_TAG, OWNER_TAG, EXPIRES_TAG = "torchfleet", "torchfleet:node", "torchfleet:owner", "torchfleet:expires"
+GRACE_TAG = "torchfleet:grace-hours"
 UNTIL = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -163,18 +165,18 @@ def render(plan: Plan) -> Template:
         resources[f"Kind{index}"] = launch_template(plan, kind)
     for member in plan.members:
         resources[member.logical] = instance(plan, member)
-    parameters: dict[str, Json] = {name: {"Type": "String"} for name in ("UserDataBegin", "UserDataEnd", "Expires")}
+    parameters: dict[str, Json] = {name: {"Type": "String"} for name in SHARED}
     # NoEcho: whoever may look at the stack does not see the key. It is for the first login only anyway.
-    parameters.update((key_of(member), {"Type": "String", "NoEcho": True}) for member in plan.members)
+    parameters.update((own_of(member), {"Type": "String", "NoEcho": True}) for member in plan.members)
     head: dict[str, Json] = {"AWSTemplateFormatVersion": "2010-09-09"}
     head["Description"] = f"torchfleet cluster {plan.request.name}"
     head["Metadata"] = {"torchfleet": {"owner": plan.owner, "shape": shape_of(plan)}}
     return {**head, "Parameters": parameters, "Resources": resources}  # type: ignore[dict-item]
 
 
-def key_of(member: Member) -> str:
-    """Return the name of the parameter with the one-time host key of an instance."""
-    return f"HostKey{member.logical}"
+def own_of(member: Member) -> str:
+    """Return the name of the parameter with the own piece of an instance's user data."""
+    return f"UserData{member.logical}"
 
 
 def security_group(plan: Plan) -> Resource:
@@ -195,8 +197,8 @@ def within_group(kind: str, other: str) -> Resource:
     return {"Type": kind, "Properties": {"GroupId": group, "IpProtocol": "-1", other: group}}
 
 
-def tags(plan: Plan, **more: str) -> list[Json]:
-    """Return the tags of whatever is billed: whose it is, and until when. By them it is found again."""
+def tags(plan: Plan, **more: Json) -> list[Json]:
+    """Return the tags of whatever is billed: whose it is, and until when, as it was when it was made (renewal.py)."""
     found: dict[str, Json] = {TAG: plan.request.name, OWNER_TAG: plan.owner, EXPIRES_TAG: {"Ref": "Expires"}, **more}
     return [{"Key": name, "Value": value} for name, value in found.items()]
 
@@ -241,7 +243,7 @@ def interface(plan: Plan, card: int, what: str) -> Resource:
 def instance(plan: Plan, member: Member) -> Resource:
     """Return an instance. With an EFA interface, subnet and group are those of the interface: EC2 takes no others."""
     kind = plan.kind_of(member)
-    parts = [{"Ref": name} for name in ("UserDataBegin", key_of(member), "UserDataEnd")]
+    parts = "".join(f"${{{name}}}" for name in ("UserDataBegin", own_of(member), "UserDataEnd"))
     properties: Resource = {
         "ImageId": kind.image.id,
         "InstanceType": kind.facts.name,
@@ -249,8 +251,10 @@ def instance(plan: Plan, member: Member) -> Resource:
             "LaunchTemplateId": {"Ref": f"Kind{member.kind}"},
             "Version": {"Fn::GetAtt": [f"Kind{member.kind}", "LatestVersionNumber"]},
         },
-        "UserData": {"Fn::Base64": {"Fn::Join": ["", parts]}},
-        "Tags": tags(plan, Name=f"{plan.request.name}-{member.node}", **{NODE_TAG: member.node}),
+        "UserData": {"Fn::Base64": {"Fn::Sub": parts}},
+        "Tags": tags(
+            plan, Name=f"{plan.request.name}-{member.node}", **{NODE_TAG: member.node, GRACE_TAG: {"Ref": "GraceHours"}}
+        ),
     }
     if not plan.cards(kind):
         properties["SubnetId"] = plan.subnet.id
@@ -262,6 +266,12 @@ def instance(plan: Plan, member: Member) -> Resource:
 def until_text(until: datetime) -> str:
     """Return a time as the tag has it."""
     return until.strftime(UNTIL)
+
+
+def node_of(logical: str) -> str:
+    """Return the node that an instance in a template is; an empty text for one that is not ours."""
+    match = LOGICAL.match(logical)
+    return f"n{match[1]}" if match else ""
 
 
 def nodes_in(template: Mapping[str, Json]) -> dict[int, int]:

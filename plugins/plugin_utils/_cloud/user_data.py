@@ -13,39 +13,48 @@ for the first login only: contact.py has the instance make another one, and forg
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._cloud import lease
+from ansible_collections.torchfleet.cluster.plugins.module_utils._cloud.lease import LEASE, TIMER
 
 USER = "fleet"
-TIMER = "torchfleet-lease.timer"
-# No more than the time decides: a controller that is gone, a closed laptop, a lost network change nothing. Persistent:
-# a machine that was off at that time ends when it boots.
+PROGRAM = "/usr/local/sbin/torchfleet-lease"
+# Every minute, with no more than the clock and what runs here: a controller that is gone, a closed laptop, a lost
+# network change nothing. A machine that was off at the end of its lease ends when it boots.
 UNITS = {
-    "/etc/systemd/system/torchfleet-lease.timer": "[Unit]\nDescription=End of this machine's lease\n\n[Timer]\n"
-    "OnCalendar={until}\nAccuracySec=1s\nPersistent=true\n\n[Install]\nWantedBy=timers.target\n",
-    "/etc/systemd/system/torchfleet-lease.service": "[Unit]\nDescription=The lease of this machine is over: it ends\n\n"
-    "[Service]\nType=oneshot\nExecStart=/usr/bin/systemctl poweroff\n",
+    f"/etc/systemd/system/{TIMER}": "[Unit]\nDescription=Look every minute whether this machine's lease is over\n\n"
+    "[Timer]\nOnCalendar=minutely\nAccuracySec=1s\n\n[Install]\nWantedBy=timers.target\n",
+    # LogLevelMax: three lines a minute about nothing would fill the journal.
+    "/etc/systemd/system/torchfleet-lease.service": "[Unit]\nDescription=End this machine if its lease is over\n\n"
+    f"[Service]\nType=oneshot\nLogLevelMax=notice\nExecStart=/usr/bin/python3 -I {PROGRAM} check\n",
 }
 
 
 @dataclass(frozen=True)
 class UserData:
-    """Its three pieces. A key goes between them (host_key())."""
+    """Its two shared pieces. That of an instance goes between them (own_piece())."""
 
     begin: str
     end: str
 
-    def whole(self, key: str) -> str:
-        """Return the user data of the instance with this piece of key."""
-        return self.begin + key + self.end
+    def whole(self, own: str) -> str:
+        """Return the user data of the instance with this piece of its own."""
+        return self.begin + own + self.end
 
 
-def user_data(public_key: str, until: datetime) -> UserData:
-    """Return what the instances of a cluster have in common. `until`: when their lease ends, in UTC."""
-    ends = until.strftime("%Y-%m-%d %H:%M:%S UTC")
+def user_data(public_key: str) -> UserData:
+    """Return what the instances of a cluster have in common."""
+    # Packed, for a parameter of CloudFormation has 4096 bytes at most; without a time, to be the same every time.
+    program = base64.b64encode(gzip.compress(Path(lease.__file__).read_bytes(), mtime=0)).decode()
     files = [
-        {"path": path, "permissions": "0644", "content": content.format(until=ends)} for path, content in UNITS.items()
+        {"path": PROGRAM, "permissions": "0644", "encoding": "gz+b64", "content": program},
+        *({"path": path, "permissions": "0644", "content": content} for path, content in UNITS.items()),
     ]
     user = {"name": USER, "shell": "/bin/bash", "sudo": "ALL=(ALL) NOPASSWD:ALL", "lock_passwd": True}
     config = {
@@ -53,12 +62,18 @@ def user_data(public_key: str, until: datetime) -> UserData:
         "ssh_pwauth": False,
         "disable_root": True,
         "locale": False,  # that of the image: setting one fails where the package locales is missing
-        "write_files": files,
         "runcmd": [["systemctl", "daemon-reload"], ["systemctl", "enable", "--now", TIMER]],
     }
-    return UserData('#cloud-config\n{"ssh_keys": {"ed25519_private": "', '"}, ' + json.dumps(config)[1:] + "\n")
+    end = f", {json.dumps(files)[1:]}, {json.dumps(config)[1:]}\n"
+    return UserData('#cloud-config\n{"ssh_keys": {"ed25519_private": "', end)
 
 
-def host_key(private: str, public: str) -> str:
-    """Return the piece with a host key: what stands between the quotes of both its texts."""
-    return f'{json.dumps(private)[1:-1]}", "ed25519_public": "{json.dumps(public)[1:-1]}'
+def own_piece(private: str, public: str, until: datetime, grace_hours: int) -> str:
+    """Return the piece of an instance: its one-time host key, and when its lease ends, which is later for a later one.
+
+    It begins between the quotes of the private key, and ends within the list of files to write.
+    """
+    content = json.dumps({"until": int(until.timestamp()), "grace": grace_hours * 3600})
+    file = json.dumps({"path": LEASE, "permissions": "0644", "content": content})
+    keys = f'{json.dumps(private)[1:-1]}", "ed25519_public": "{json.dumps(public)[1:-1]}"}}'
+    return f'{keys}, "write_files": [{file}'
