@@ -61,6 +61,11 @@ print("rank", os.environ["RANK"], "eats", flush=True)
 held = b"x" * (2 << 30) if os.environ["RANK"] == "3" else b""
 time.sleep(600)
 """
+# Of its pod's processes the first, which is the guard's parent, goes before the one that eats (proc(5), oom_score_adj).
+OFFERS = """import os
+if os.environ["RANK"] == "3":
+    open("/proc/1/oom_score_adj", "w").write("1000")
+"""
 FAILS = """import os, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 if os.environ["RANK"] == "3":
@@ -128,13 +133,17 @@ class Pods:
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
-    def begin(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
-        """Start a job, and return when all its pods have ranks that run."""
+    def start(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
+        """Start a job."""
         words = self.words(*self.job(name, script), "-e", "show_ranks=all", *more)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             words, cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
+
+    def begin(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
+        """Start a job, and return when all its pods have ranks that run."""
+        process = self.start(name, script, *more)
         seen = ""
         while seen.count(" sleeps") < 4:
             line = process.stdout.readline() if process.stdout else ""
@@ -156,10 +165,11 @@ class Pods:
         kinds = "jobs,pods,services,configmaps,secrets"
         return self.cluster.ask("get", kinds, "--selector=torchfleet.dev/part-of", "--output=name").stdout
 
-    def processes(self) -> list[str]:
-        """Return the processes of jobs in the machine: programs of ours, and of users."""
+    def processes(self, name: str = "") -> list[str]:
+        """Return the processes of jobs in the machine, programs of ours and of users; or the ranks of one job."""
         told = self.cluster.shell(f"python3 -c '{PROCESSES}'", check=False).stdout.decode()
-        return [line for line in told.splitlines() if "train.py" in line or "/torchfleet/" in line]
+        marks = [f"/jobs/{name}/"] if name else ["train.py", "/torchfleet/"]
+        return [line for line in told.splitlines() if any(mark in line for mark in marks)]
 
 
 @pytest.fixture(scope="module")
@@ -348,13 +358,28 @@ def test_job_timeout_ends_the_pods(pods: Pods) -> None:
 
 @pytest.mark.timeout(SECONDS)
 def test_a_rank_takes_more_memory_than_its_pod_has(pods: Pods) -> None:
-    """The kernel kills that rank, and the guard beside it lives to say so."""
+    """The kernel kills that rank, and the guard beside it lives. A code of the kubelet says why."""
     status, said = pods.train("greedy", "-e", "pod_memory=1Gi", script=EATS)
     result = pods.result("greedy")
     assert status != 0 and result["state"] == "failed", said
     failure = result["first_failure"]
-    assert (failure["rank"], failure["host"], failure["cause"]) == (3, "tf-greedy-1", "killed by SIGKILL"), said
-    assert pods.processes() == []
+    assert (failure["rank"], failure["host"]) == (3, "tf-greedy-1"), said
+    assert failure["cause"] == "killed by SIGKILL, for its pod has no more memory (OOMKilled)", said
+    record = json.loads((pods.place / "runs" / "greedy" / "ranks" / "3" / "record.json").read_text())
+    assert record["error_code"] == "out_of_memory" and "pod-memory" in said
+    assert [row["state"] for row in result["ranks"]] == ["ended"] * 3 + ["failed"] and pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_pod_is_killed_whole_for_want_of_memory(pods: Pods) -> None:
+    """As kernels with cgroup v2 do it (Kubernetes 1.28 and newer): nothing in the pod can say so."""
+    status, said = pods.train("killed", "-e", "pod_memory=1Gi", "-e", "pod_cpus=500m", script=OFFERS + EATS)
+    result = pods.result("killed")
+    assert status != 0 and result["state"] == "failed", said
+    assert (result["first_failure"]["rank"], result["first_failure"]["host"]) == (None, "tf-killed-1"), said
+    why = "all of tf-killed-1 was killed, for the pod has no more memory (OOMKilled)"
+    assert result["first_failure"]["cause"] == why and "Traceback" not in said
+    assert {row["state"] for row in result["ranks"]} == {"ended", "silent"} and pods.processes() == []
 
 
 @pytest.mark.timeout(SECONDS)

@@ -136,7 +136,7 @@ def run(
     finally:
         view.close()
         left = take_away(kubectl, selector_of(made.plan.job_id))
-    outcome = result_of(job, following.reports, following.end, following.started)
+    outcome = result_of(job, following.reports, following.end, following.started, following.short)
     keep(run_dir, outcome, following.reports)
     return outcome, left
 
