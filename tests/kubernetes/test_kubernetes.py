@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import DELAY_SECONDS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants
 from tests.driver import REPO
 from tests.kubernetes.cluster import PAUSE, POD_IMAGE, TOKEN, Cluster
 
@@ -250,15 +252,61 @@ def test_the_user_ends_it(pods: Pods) -> None:
 
 @pytest.mark.timeout(SECONDS)
 def test_the_controller_is_killed_and_clean_ends_the_job(pods: Pods) -> None:
-    process = pods.begin("orphan", SLEEPS)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    time.sleep(1)
+    kill(pods.begin("orphan", SLEEPS))
     status, said = clean(pods)
     assert status == 0 and "no job of torchfleet" in said, said  # it runs: clean.yml needs its name
     status, said = clean(pods, "-e", "job_id=orphan")
     assert status == 0 and "ended and taken away: orphan" in said, said
     assert pods.left() == "" and pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_only_ansible_playbook_is_killed(pods: Pods) -> None:
+    """Its worker process, which follows the job, ends it."""
+    process = pods.begin("half", SLEEPS)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()  # the worker has its output too
+    result = pods.result("half")
+    assert (result["state"], result["first_failure"]["cause"]) == ("lost", "ansible-playbook was killed")
+    assert pods.left() == "" and pods.processes() == []
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill ansible-playbook and all that it started, as when its machine loses power."""
+    started = [each.pid for each in descendants(process.pid)]
+    for pid in (process.pid, *started):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.timeout(SECONDS)
+def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
+    """Its pods end when nobody renews their lease, or never start; those whose controller lives go on."""
+    lease = ("-e", "lease=10")
+    other, process = pods.begin("bystander", SLEEPS, *lease), pods.begin("alone", SLEEPS, *lease)
+    waits = pods.start("waits", SLEEPS, *lease, "-e", "pod_image=registry.invalid/none:1", "-e", "pod_start_timeout=15")
+    try:
+        while not pods.pod_of("waits", 1):
+            assert waits.poll() is None
+        assert len(pods.processes("bystander")) == len(pods.processes("alone")) == 4
+        kill(process)
+        kill(waits)
+        until = time.monotonic() + 10 + DELAY_SECONDS + 120
+        while (pods.processes("alone") or pods.pod_of("waits", 0)) and time.monotonic() < until:
+            time.sleep(1)
+        assert pods.processes("alone") == [] and pods.pod_of("waits", 0) == pods.pod_of("waits", 1) == ""
+        assert len(pods.processes("bystander")) == 4 and other.poll() is None
+        status, said = clean(pods)
+        assert status == 0 and "ended and taken away: alone, waits" in said, said  # it is over: no name is needed
+        assert len(pods.processes("bystander")) == 4
+    finally:
+        for each in (other, process, waits):
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGINT)
+                each.communicate()
+    until = time.monotonic() + 120
+    while pods.left() and time.monotonic() < until:
+        time.sleep(0.5)
 
 
 def clean(pods: Pods, *words: str) -> tuple[int, str]:

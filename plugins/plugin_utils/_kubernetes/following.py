@@ -32,6 +32,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import own_ranks_report
 
 from .kubectl import Kubectl, KubeError, Pod
+from .lease import Lease
 from .manifest import GRACE_SECONDS, LABEL
 from .pod_memory import OOM_KILLED, killed
 from .pod_output import OutputFiles
@@ -86,9 +87,10 @@ class Following:
         start_timeout: float,
         show: Callable[[protocol.Line | protocol.Report], None],
         say: Callable[[str], None],
+        lease: Lease | None = None,
     ) -> None:
         self.kubectl, self.name, self.order, self.show, self.say = kubectl, name, order, show, say
-        self.start_timeout = start_timeout
+        self.start_timeout, self.lease = start_timeout, lease
         hosts = list(dict.fromkeys(place["host"] for place in order["placement"]))
         self.seats = {host: Seat(host) for host in hosts}
         self.output = OutputFiles(run_dir)
@@ -184,9 +186,13 @@ class Following:
             self.end_job(reason, seat.host)
 
     def look(self) -> None:
-        """Look at the pods. KubeError if the API gives no answer for the lease."""
+        """Look at the pods, and renew their lease. KubeError if the API gives no answer for the lease."""
         try:
             self.take(self.kubectl.pods(self.name, list(self.seats)))
+            if self.lease and not self.end:
+                self.lease.renew()
+                if all(seat.placed for seat in self.seats.values()):
+                    self.lease.note_running()
             self.unanswered = 0.0
         except KubeError:
             self.unanswered = self.unanswered or time.monotonic()
