@@ -50,7 +50,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod
     AGAIN,
     PodJob,
     job_in_pods,
-    kubectl_for,
+    lease_for,
     refuse_unfollowed,
     selector_of,
     submit,
@@ -237,7 +237,7 @@ class ActionModule(Action):
         folder = folder_of(script, request.module) if script else None
         program = program_of(request, script, shipped=folder is not None, local=False)
         words, code = folder_words(folder), code_digest(folder, script)
-        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), *words, code=code)
+        job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), *words, code=code, owner=owner())
         made = job_in_pods(replace(request, job_id=job_id), pods, job, folder, identity())
         if self._task.check_mode:
             display.display("\n".join(made.lines))
@@ -247,24 +247,24 @@ class ActionModule(Action):
             display.display("\n".join(write(made)))
             return {"changed": True, "job_id": job_id, "command": list(made.command.argv)}
         with self.watch() as stop:
-            return self.execute_in_pods(made, request, pods, stop)
+            return self.execute_in_pods(made, request, stop)
 
-    def execute_in_pods(self, made: PodJob, request: Request, pods: PodRequest, stop: StopWatch) -> Result:
+    def execute_in_pods(self, made: PodJob, request: Request, stop: StopWatch) -> Result:
         """Run a job in pods, and show the outcome. Nothing of it is left in the cluster."""
-        plan, run_dir, kubectl = made.plan, Path(made.plan.run_dir), kubectl_for(pods)
+        plan, run_dir, lease = made.plan, Path(made.plan.run_dir), lease_for(made)
         stop.hold(f"ending job {plan.job_id} and taking it out of the cluster", f"or later: {AGAIN}{plan.job_id}")
         stop.check()
         files = {"plan.json": plan_report(plan, made.command), "command.txt": made.order["files"]["command.txt"]}
         run_directory.make_run_dir(run_dir, files)
         try:
-            submit(kubectl, made.things, selector_of(plan.job_id))
+            submit(lease.kubectl, made.things, selector_of(plan.job_id), lease)
         except InputError:
             run_directory.remove_run_dir(run_dir)
             raise
         screen, view = self.screen_and_view(plan)
         for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *filter(None, [plan.shipped])]:
             view.say(line)
-        outcome, left = run_pods(made, kubectl, pods.start_timeout, view, stop)
+        outcome, left = run_pods(made, lease, view, stop)
         return self.tell(plan, outcome, request, stop, screen, view, [], left)
 
     def watch(self) -> StopWatch:

@@ -146,6 +146,8 @@ options:
     description:
       - Seconds without a message after which a node or the head counts as lost. Each side then ends its ranks. From 5
         to 3600. A shorter pause of a network or node does not end the job.
+      - With O(target=kubernetes) the seconds that the API may give the controller no answer; pods end when the
+        controller was silent for 120 more.
     type: float
     default: 60
   fetch_limit:

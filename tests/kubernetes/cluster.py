@@ -61,6 +61,7 @@ spec["mounts"] = [mount for mount in spec["mounts"] if mount["type"] != "cgroup"
 json.dump(spec, open(path, "w"))' "$bundle"
 exec runc "$@"
 """
+# It brings changed ConfigMaps into pods every 5 to 8 s (syncFrequency), and not every 60 to 90: tests wait for that.
 KUBELET = """apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}
@@ -75,6 +76,7 @@ resolvConf: ""
 evictionHard: {{nodefs.available: "1Mi", imagefs.available: "1Mi", memory.available: "1Mi"}}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 2s
+syncFrequency: 5s
 """
 CNI = {
     "cniVersion": "0.4.0",

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import DELAY_SECONDS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants
 from tests.driver import REPO
 from tests.kubernetes.cluster import PAUSE, POD_IMAGE, TOKEN, Cluster
 
@@ -60,6 +62,11 @@ EATS = """import os, time
 print("rank", os.environ["RANK"], "eats", flush=True)
 held = b"x" * (2 << 30) if os.environ["RANK"] == "3" else b""
 time.sleep(600)
+"""
+# Of its pod's processes the first, which is the guard's parent, goes before the one that eats (proc(5), oom_score_adj).
+OFFERS = """import os
+if os.environ["RANK"] == "3":
+    open("/proc/1/oom_score_adj", "w").write("1000")
 """
 FAILS = """import os, sys, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
@@ -128,13 +135,17 @@ class Pods:
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
-    def begin(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
-        """Start a job, and return when all its pods have ranks that run."""
+    def start(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
+        """Start a job."""
         words = self.words(*self.job(name, script), "-e", "show_ranks=all", *more)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             words, cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
+
+    def begin(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
+        """Start a job, and return when all its pods have ranks that run."""
+        process = self.start(name, script, *more)
         seen = ""
         while seen.count(" sleeps") < 4:
             line = process.stdout.readline() if process.stdout else ""
@@ -156,10 +167,11 @@ class Pods:
         kinds = "jobs,pods,services,configmaps,secrets"
         return self.cluster.ask("get", kinds, "--selector=torchfleet.dev/part-of", "--output=name").stdout
 
-    def processes(self) -> list[str]:
-        """Return the processes of jobs in the machine: programs of ours, and of users."""
+    def processes(self, name: str = "") -> list[str]:
+        """Return the processes of jobs in the machine, programs of ours and of users; or the ranks of one job."""
         told = self.cluster.shell(f"python3 -c '{PROCESSES}'", check=False).stdout.decode()
-        return [line for line in told.splitlines() if "train.py" in line or "/torchfleet/" in line]
+        marks = [f"/jobs/{name}/"] if name else ["train.py", "/torchfleet/"]
+        return [line for line in told.splitlines() if any(mark in line for mark in marks)]
 
 
 @pytest.fixture(scope="module")
@@ -240,15 +252,61 @@ def test_the_user_ends_it(pods: Pods) -> None:
 
 @pytest.mark.timeout(SECONDS)
 def test_the_controller_is_killed_and_clean_ends_the_job(pods: Pods) -> None:
-    process = pods.begin("orphan", SLEEPS)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    time.sleep(1)
+    kill(pods.begin("orphan", SLEEPS))
     status, said = clean(pods)
     assert status == 0 and "no job of torchfleet" in said, said  # it runs: clean.yml needs its name
     status, said = clean(pods, "-e", "job_id=orphan")
     assert status == 0 and "ended and taken away: orphan" in said, said
     assert pods.left() == "" and pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_only_ansible_playbook_is_killed(pods: Pods) -> None:
+    """Its worker process, which follows the job, ends it."""
+    process = pods.begin("half", SLEEPS)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()  # the worker has its output too
+    result = pods.result("half")
+    assert (result["state"], result["first_failure"]["cause"]) == ("lost", "ansible-playbook was killed")
+    assert pods.left() == "" and pods.processes() == []
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill ansible-playbook and all that it started, as when its machine loses power."""
+    started = [each.pid for each in descendants(process.pid)]
+    for pid in (process.pid, *started):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.timeout(SECONDS)
+def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
+    """Its pods end when nobody renews their lease, or never start; those whose controller lives go on."""
+    lease = ("-e", "lease=10")
+    other, process = pods.begin("bystander", SLEEPS, *lease), pods.begin("alone", SLEEPS, *lease)
+    waits = pods.start("waits", SLEEPS, *lease, "-e", "pod_image=registry.invalid/none:1", "-e", "pod_start_timeout=15")
+    try:
+        while not pods.pod_of("waits", 1):
+            assert waits.poll() is None
+        assert len(pods.processes("bystander")) == len(pods.processes("alone")) == 4
+        kill(process)
+        kill(waits)
+        until = time.monotonic() + 10 + DELAY_SECONDS + 120
+        while (pods.processes("alone") or pods.pod_of("waits", 0)) and time.monotonic() < until:
+            time.sleep(1)
+        assert pods.processes("alone") == [] and pods.pod_of("waits", 0) == pods.pod_of("waits", 1) == ""
+        assert len(pods.processes("bystander")) == 4 and other.poll() is None
+        status, said = clean(pods)
+        assert status == 0 and "ended and taken away: alone, waits" in said, said  # it is over: no name is needed
+        assert len(pods.processes("bystander")) == 4
+    finally:
+        for each in (other, process, waits):
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGINT)
+                each.communicate()
+    until = time.monotonic() + 120
+    while pods.left() and time.monotonic() < until:
+        time.sleep(0.5)
 
 
 def clean(pods: Pods, *words: str) -> tuple[int, str]:
@@ -348,13 +406,28 @@ def test_job_timeout_ends_the_pods(pods: Pods) -> None:
 
 @pytest.mark.timeout(SECONDS)
 def test_a_rank_takes_more_memory_than_its_pod_has(pods: Pods) -> None:
-    """The kernel kills that rank, and the guard beside it lives to say so."""
+    """The kernel kills that rank, and the guard beside it lives. A code of the kubelet says why."""
     status, said = pods.train("greedy", "-e", "pod_memory=1Gi", script=EATS)
     result = pods.result("greedy")
     assert status != 0 and result["state"] == "failed", said
     failure = result["first_failure"]
-    assert (failure["rank"], failure["host"], failure["cause"]) == (3, "tf-greedy-1", "killed by SIGKILL"), said
-    assert pods.processes() == []
+    assert (failure["rank"], failure["host"]) == (3, "tf-greedy-1"), said
+    assert failure["cause"] == "killed by SIGKILL, for its pod has no more memory (OOMKilled)", said
+    record = json.loads((pods.place / "runs" / "greedy" / "ranks" / "3" / "record.json").read_text())
+    assert record["error_code"] == "out_of_memory" and "pod-memory" in said
+    assert [row["state"] for row in result["ranks"]] == ["ended"] * 3 + ["failed"] and pods.processes() == []
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_pod_is_killed_whole_for_want_of_memory(pods: Pods) -> None:
+    """As kernels with cgroup v2 do it (Kubernetes 1.28 and newer): nothing in the pod can say so."""
+    status, said = pods.train("killed", "-e", "pod_memory=1Gi", "-e", "pod_cpus=500m", script=OFFERS + EATS)
+    result = pods.result("killed")
+    assert status != 0 and result["state"] == "failed", said
+    assert (result["first_failure"]["rank"], result["first_failure"]["host"]) == (None, "tf-killed-1"), said
+    why = "all of tf-killed-1 was killed, for the pod has no more memory (OOMKilled)"
+    assert result["first_failure"]["cause"] == why and "Traceback" not in said
+    assert {row["state"] for row in result["ranks"]} == {"ended", "silent"} and pods.processes() == []
 
 
 @pytest.mark.timeout(SECONDS)

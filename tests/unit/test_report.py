@@ -164,6 +164,7 @@ def test_the_verdict_follows_the_code_of_the_state(run_dir: Path, state: str) ->
         ({"signal": 11}, "crashed in compiled code"),
         ({"error_code": "misplaced"}, "elsewhere than planned"),
         ({"error_code": "disk_full"}, "Look for room"),
+        ({"error_code": "out_of_memory", "signal": 9}, "too little memory for its ranks"),
         ({"error_code": "wrapper_died"}, "for want of memory"),
         ({}, "Read the end of its output"),
     ],

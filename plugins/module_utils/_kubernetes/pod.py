@@ -33,6 +33,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
 from .network import network_of, wait_for_name, with_nic
 from .place import NoPlace, PodNumber, number_of, without_those_of_pods
 from .plain import FORM, lines_for_people
+from .pod_lease import DELAY_SECONDS, NAME, PodLease
 from .pod_log import lines_of
 
 PYTHON = "@python@"  # in the command lines of an order: the interpreter that runs this
@@ -97,7 +98,8 @@ class Pod:
         self.host = hosts[place.number]
         order = self.order_of(orders["job"], orders["nodes"][self.host], place, len(hosts))
         job = NodeJob(order, self.secrets(), shipment=Program(self.source))
-        self.follow(job)
+        lease = None if self.plain else PodLease(f"{self.source}-lease/{NAME}", order["lease"] + DELAY_SECONDS)
+        self.follow(job, lease)
         report = job.report()
         if not self.plain:
             self.send_output(job.job, order, orders["output_bytes"])
@@ -134,8 +136,8 @@ class Pod:
                     found[name] = file.read()
         return found
 
-    def follow(self, job: NodeJob) -> None:
-        """Run the pod's job to its end."""
+    def follow(self, job: NodeJob, lease: PodLease | None) -> None:
+        """Run the pod's job to its end. `lease`: None of a pod that nobody follows."""
         job.start()
         while not job.over:
             if job.from_guard in ready([] if job.guard_gone else [job.from_guard], LOOK_SECONDS):
@@ -143,6 +145,8 @@ class Pod:
                     self.on_message(job, message)
             if self.signalled:
                 job.end(reasons.signalled(self.signalled, f"pod {job.order['host']}"))
+            if lease and lease.is_over():
+                job.end(reasons.silent("controller", lease.seconds))
             job.beat()
             job.check_guard()
             self.show(job)

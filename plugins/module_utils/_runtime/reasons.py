@@ -44,6 +44,7 @@ class RankError(Code):
     WRAPPER_DIED = "wrapper_died"
     OUTPUT_LOST = "output_lost"
     DISK_FULL = "disk_full"
+    OUT_OF_MEMORY = "out_of_memory"  # of its pod
 
 
 class NotAsPlanned(Code):
@@ -96,6 +97,7 @@ DEADLY = (
     signal.SIGSYS,
 )
 ITS_WRAPPER_DIED = "its wrapper died"
+RANK_OUT_OF_MEMORY = "killed by SIGKILL, for its pod has no more memory (OOMKilled)"
 
 
 class Reason(NamedTuple):
@@ -173,6 +175,11 @@ def pods_not_started(missing: int, pods: int, seconds: float, scheduler: str) ->
     """`scheduler`: what it says of the first pod, or an empty text."""
     said = f": {scheduler}" if scheduler else ""
     return Reason(EndReason.NOT_STARTED, f"{missing} of {pods} pods did not start in {seconds:.0f} s{said}")
+
+
+def pod_out_of_memory(host: str) -> Reason:
+    """Of a pod that the kernel killed whole, so that nothing in it could say so."""
+    return Reason(EndReason.GUARD_DIED, f"all of {host} was killed, for the pod has no more memory (OOMKilled)")
 
 
 def waited_too_long(seconds: float, ahead: Sequence[Ahead]) -> Reason:

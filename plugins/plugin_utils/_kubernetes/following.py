@@ -32,7 +32,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import own_ranks_report
 
 from .kubectl import Kubectl, KubeError, Pod
+from .lease import Lease
 from .manifest import GRACE_SECONDS, LABEL
+from .pod_memory import OOM_KILLED, killed
 from .pod_output import OutputFiles
 
 LOOK_SECONDS = 1.0  # between two looks at the pods
@@ -47,6 +49,7 @@ HOPELESS = (
 )
 PULLS = ("ErrImagePull", "ImagePullBackOff")  # may pass: a registry that does not answer for a moment
 PULL_SECONDS = 20.0
+KILLED_SECONDS = 5.0  # for the cluster to say how a container ended in which a rank was killed
 
 
 class Doubt(NamedTuple):
@@ -84,9 +87,10 @@ class Following:
         start_timeout: float,
         show: Callable[[protocol.Line | protocol.Report], None],
         say: Callable[[str], None],
+        lease: Lease | None = None,
     ) -> None:
         self.kubectl, self.name, self.order, self.show, self.say = kubectl, name, order, show, say
-        self.start_timeout = start_timeout
+        self.start_timeout, self.lease = start_timeout, lease
         hosts = list(dict.fromkeys(place["host"] for place in order["placement"]))
         self.seats = {host: Seat(host) for host in hosts}
         self.output = OutputFiles(run_dir)
@@ -111,6 +115,8 @@ class Following:
                     self.end_job(*found)
                 if insisted():
                     break
+            else:
+                self.ask_who_killed()
         finally:
             self.close()
         if self.end is None and self.doubts():
@@ -180,15 +186,21 @@ class Following:
             self.end_job(reason, seat.host)
 
     def look(self) -> None:
-        """Look at the pods. KubeError if the API gives no answer for the lease."""
+        """Look at the pods, and renew their lease. KubeError if the API gives no answer for the lease."""
         try:
-            pods = self.kubectl.pods(self.name, list(self.seats))
+            self.take(self.kubectl.pods(self.name, list(self.seats)))
+            if self.lease and not self.end:
+                self.lease.renew()
+                if all(seat.placed for seat in self.seats.values()):
+                    self.lease.note_running()
+            self.unanswered = 0.0
         except KubeError:
             self.unanswered = self.unanswered or time.monotonic()
             if time.monotonic() - self.unanswered > self.order["lease"]:
                 raise
-            return
-        self.unanswered = 0.0
+
+    def take(self, pods: list[Pod]) -> None:
+        """Note what the cluster says of all pods."""
         for host, seat in self.seats.items():
             name = seat.pod.name if seat.pod else ""  # the Job may have made another since: ranks do not start again
             found = [pod for pod in pods if pod.host == host and name in ("", pod.name)]
@@ -267,6 +279,22 @@ class Following:
         """Stop reading all logs."""
         for seat in self.seats.values():
             self.close_log(seat)
+
+    def ask_who_killed(self) -> None:
+        """Look at pods with ranks that were killed until the cluster says how their containers ended."""
+        until = time.monotonic() + KILLED_SECONDS
+        while time.monotonic() < until and any(
+            seat.report and killed(seat.report, self.end) and seat.pod and not seat.pod.container.ended
+            for seat in self.seats.values()
+        ):
+            with contextlib.suppress(KubeError):  # the result does without
+                self.look()
+            time.sleep(READ_SECONDS)
+
+    @property
+    def short(self) -> list[str]:
+        """Return the pods in which something was killed for want of memory, by the last that the cluster said."""
+        return [host for host, seat in self.seats.items() if seat.pod and seat.pod.container.ended == OOM_KILLED]
 
     @property
     def reports(self) -> Mapping[str, NodeReport]:

@@ -32,6 +32,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
 OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
 CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
+HELP_PATCH = "who starts jobs needs the verb patch: pods end when nobody renews their lease"
 HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
 
 
@@ -139,6 +140,11 @@ class Kubectl:
     def create(self, manifest: Mapping[str, object]) -> dict[str, object]:
         """Create an object; return it as the cluster has it. KubeError, also for a field that its version lacks."""
         return self.json("create", "--filename=-", "--validate=true", given=manifest, advice=HELP_CREATE)
+
+    def patch(self, kind: str, names: Sequence[str], changes: Mapping[str, object]) -> None:
+        """Change fields of objects of a kind; None takes one away. KubeError."""
+        words = ("--type=merge", f"--patch={json.dumps(changes)}", "--output=name")
+        self.run("patch", kind, *names, *words, REQUEST, advice=HELP_PATCH)
 
     def pods(self, name: str, hosts: Sequence[str]) -> list[Pod]:
         """Return the pods of a job. KubeError."""

@@ -14,6 +14,8 @@ from typing import Union
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import NUMBER
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.plain import FORM
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import DELAY_SECONDS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import NAME as RENEWED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import table
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
@@ -21,7 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets
 
 from .pod_files import encoded
 from .pod_plan import name_of
-from .pod_request import FILES, SECRETS, SHM, PodRequest
+from .pod_request import FILES, LEASE, SECRETS, SHM, PodRequest
 from .pod_security import limits_of
 
 Json = Union[str, int, bool, None, list["Json"], dict[str, "Json"]]  # noqa: UP007
@@ -102,7 +104,7 @@ def job_of(plan: LaunchPlan, pods: PodRequest, name: str, number: int | None, se
     fields = [*kind_of("batch/v1", "Job", "runs pods to their end, and needs no operator"), *metadata(plan, name)]
     fields += [*queue(pods, ("spec", "suspend")), *below(("spec",), numbered(plan, pods) if number is None else [])]
     fields += [
-        *below(("spec",), [once(), *limits(plan, pods)]),
+        *below(("spec",), [once(), *(starting(plan, pods) if pods.followed else limits(plan, pods))]),
         *below(("spec", "template"), template(plan, pods, number, secrets)),
     ]
     return Thing("Job", name, tuple(fields))
@@ -136,17 +138,37 @@ def once() -> Field:
 
 def limits(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
     """Return how long a job and its objects may be there."""
-    keep = Field(("ttlSecondsAfterFinished",), KEEP_SECONDS, "the cluster removes what nobody took away")
-    return [keep, *deadline(plan, pods)]
+    return [kept(), *deadline(plan, pods)]
+
+
+def kept() -> Field:
+    """Return how long a Job stays that is over."""
+    return Field(("ttlSecondsAfterFinished",), KEEP_SECONDS, "the cluster removes what nobody took away")
+
+
+def starting(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
+    """Return the limits of a Job until its ranks run: the controller changes the time then (lease.py).
+
+    A pod that waits for its image, or for a claim, has no guard that would end it when the controller is gone.
+    """
+    making = pods.pods  # seconds: the first Job is there before the last one, and needs less than one of them each
+    seconds = int(pods.start_timeout + plan.lease + DELAY_SECONDS + making)
+    reason = "pods that do not start hold machines; when all ranks run the controller takes this away"
+    if plan.job_timeout:
+        reason = "pods that do not start hold machines; when all ranks run the controller writes job_timeout's here"
+    return [kept(), Field(("activeDeadlineSeconds",), seconds, reason)]
 
 
 def deadline(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
     """Return when the cluster itself ends the job: later than our guard does, which can say who hung."""
-    if not plan.job_timeout:
-        return []
-    seconds = int(plan.job_timeout + pods.start_timeout + START_SECONDS)
+    seconds = deadline_of(plan, pods)
     reason = "job_timeout, and the time to start: the guards in the pods end it before"
-    return [Field(("activeDeadlineSeconds",), seconds, reason, "user")]
+    return [] if seconds is None else [Field(("activeDeadlineSeconds",), seconds, reason, "user")]
+
+
+def deadline_of(plan: LaunchPlan, pods: PodRequest) -> int | None:
+    """Return the seconds of a job in which ranks run; None: it has no end."""
+    return int(plan.job_timeout + pods.start_timeout + START_SECONDS) if plan.job_timeout else None
 
 
 def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bool) -> list[Field]:
@@ -215,6 +237,7 @@ def mounts(pods: PodRequest, secrets: bool) -> list[Field]:
         ("home", pods.row.home, False, "the job's own files, gone with the pod"),
         ("shm", SHM, False, "the usual 64 MiB are too few for NCCL and for loaders of data"),
         *([("secrets", SECRETS, True, "values of job_env that are secret")] if secrets else []),
+        *([("lease", LEASE, True, "a pod ends its part when this file changes no more")] if pods.followed else []),
         *((f"claim-{number}", each.path, each.read_only, "pod_volumes") for number, each in enumerate(pods.volumes)),
     ]
     fields = []
@@ -236,6 +259,8 @@ def volumes(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Field]:
     ]
     if secrets:
         rows.append(("secrets", "secret", {"secretName": name}, "no secret stands in the Job"))
+    if pods.followed:
+        rows.append(("lease", "configMap", {"name": lease_of(name)}, "what the controller changes as long as it lives"))
     for number, each in enumerate(pods.volumes):
         rows.append((f"claim-{number}", "persistentVolumeClaim", {"claimName": each.claim}, "pod_volumes"))
     fields = []
@@ -271,6 +296,19 @@ def config_of(plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes]) ->
     fields = [*kind_of("v1", "ConfigMap", "the image needs nothing of ours"), *metadata(plan, name)]
     fields.append(Field(("metadata", "annotations", KIND), pods.kind, "clean.yml takes away what is of that kind"))
     fields += [Field(("binaryData", file), data[file], reasons.get(file, "")) for file in files]
+    return Thing("ConfigMap", name, tuple(fields))
+
+
+def lease_of(name: str) -> str:
+    """Return the name of the ConfigMap that is the lease of a job. `name` of its objects."""
+    return f"{name}-lease"
+
+
+def lease_config_of(plan: LaunchPlan) -> Thing:
+    """Return the ConfigMap of the lease: small, for each change of it goes to every machine with a pod of the job."""
+    name = lease_of(name_of(plan.job_id))
+    fields = [*kind_of("v1", "ConfigMap", "the pods end when their controller is gone"), *metadata(plan, name)]
+    fields.append(Field(("data", RENEWED), "", f"the controller writes the time here, {plan.lease:g} s hold it"))
     return Thing("ConfigMap", name, tuple(fields))
 
 

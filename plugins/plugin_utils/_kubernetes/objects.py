@@ -24,6 +24,7 @@ from .manifest import (
     deadline,
     job_of,
     kind_of,
+    lease_config_of,
     limits,
     metadata,
     numbered,
@@ -168,4 +169,5 @@ def objects_of(
     """Return the objects of a job, in the order in which they are created."""
     made = WORKLOADS[pods.kind](plan, pods, bool(secrets))
     service = [service_of(plan)] if pods.row.service else []
-    return [*made, *service, config_of(plan, pods, files), *([secret_of(plan, secrets)] if secrets else [])]
+    lease = [lease_config_of(plan)] if pods.followed else []
+    return [*made, *service, config_of(plan, pods, files), *lease, *([secret_of(plan, secrets)] if secrets else [])]

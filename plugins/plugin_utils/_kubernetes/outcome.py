@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import (
@@ -19,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang i
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, ranks_on
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import verdict_at_end
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     BlamedLauncher,
     End,
@@ -34,9 +36,21 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result
     summarize,
 )
 
+from .pod_memory import blame_memory_of_pod, blame_memory_of_ranks
 
-def result_of(order: JobOrder, reports: Mapping[str, NodeReport], end: End | None, started: float) -> Result:
-    """Return the result of a job. `reports` by pod: those that told one; `started`: seconds since the epoch."""
+
+def result_of(
+    order: JobOrder,
+    reports: Mapping[str, NodeReport],
+    end: End | None,
+    started: float,
+    short: Collection[str] = (),
+) -> Result:
+    """Return the result of a job. `reports` by pod: those that told one; `started`: seconds since the epoch.
+
+    `short`: pods in which the kernel killed something for want of memory.
+    """
+    blame_memory_of_ranks(reports, end, short)
     hosts = {place["rank"]: place["host"] for place in order["placement"]}
     records: dict[int, RankRecord] = {}
     lines = dict.fromkeys(hosts, ("stderr", ""))
@@ -48,7 +62,7 @@ def result_of(order: JobOrder, reports: Mapping[str, NodeReport], end: End | Non
         metrics.update({name: value for name, rank, value in report["metrics"] if rank in own})
     head, launchers = order["head"], {host: report["launcher"] for host, report in reports.items()}
     silent = [host for host in dict.fromkeys(hosts.values()) if host not in reports]
-    end = blame_lost_node(end, silent, launchers.get(head, {}), records, lines)
+    end = blame_memory_of_pod(blame_lost_node(end, silent, launchers.get(head, {}), records, lines), short)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
     blamed = (end.get("host") if end else "") or head
     culprit: BlamedLauncher = {**launchers.get(blamed, {}), "host": blamed}
@@ -71,7 +85,11 @@ def hang_of(end: End | None, reports: Mapping[str, NodeReport], hosts: Mapping[i
 
 
 def keep(run_dir: Path, result: Result, reports: Mapping[str, NodeReport]) -> None:
-    """Write result.json and usage.json into the run directory. OSError."""
+    """Write result.json and usage.json into the run directory, and what pods did not know of their ranks. OSError."""
     job = JobDir(str(run_dir))
+    for report in reports.values():
+        for rank, record in report["records"].items():
+            if record.get("error_code") == RankError.OUT_OF_MEMORY:
+                job.write(os.path.join("ranks", str(int(rank)), "record.json"), record)
     keep_usage(job, {host: usage for host, report in reports.items() if (usage := report.get("usage"))})
     job.write("result.json", result)

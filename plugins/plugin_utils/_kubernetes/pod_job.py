@@ -25,7 +25,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.regi
 
 from .following import Following
 from .kubectl import Kubectl, KubeError, table_in, text_in
-from .manifest import LABEL, OURS, Thing, explained
+from .lease import Lease
+from .manifest import LABEL, OURS, Thing, deadline_of, explained
 from .objects import objects_of
 from .outcome import keep, result_of
 from .pod_files import files_of
@@ -85,8 +86,16 @@ def refuse_unfollowed(pods: PodRequest) -> None:
         raise InputError(name, given, f"it is not followed, for {why}: {how}")
 
 
-def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
-    """Create the objects. The first job owns what comes after it: that goes with it. KubeError: nothing is left.
+def lease_for(made: PodJob) -> Lease:
+    """Return the lease of a job, which its controller is to renew."""
+    jobs = [thing.name for thing in made.things if thing.kind == "Job"]
+    return Lease(kubectl_for(made.pods), made.name, made.plan.lease, jobs, deadline_of(made.plan, made.pods))
+
+
+def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Lease | None = None) -> None:
+    """Create the objects, and renew the lease once. KubeError: nothing is left.
+
+    The first job owns what comes after it: that goes with it.
 
     InputError if somebody's job has that name: what fails later would end it, for both are found by the same label.
     """
@@ -112,6 +121,8 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
                     "uid": text_in(made, "metadata", "uid"),
                     "blockOwnerDeletion": False,
                 }
+        if lease:
+            lease.renew()
     except BaseException:
         if created:
             kubectl.delete(selector, wait=True)
@@ -120,8 +131,7 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str) -> None:
 
 def run(
     made: PodJob,
-    kubectl: Kubectl,
-    start_timeout: float,
+    lease: Lease,
     view: View,
     stop: StopWatch,
 ) -> tuple[Result, list[str]]:
@@ -130,13 +140,14 @@ def run(
     Nothing is left there whatever happens, unless the API does not answer.
     """
     job, run_dir = made.order["job"], Path(made.plan.run_dir)
-    following = Following(kubectl, made.name, job, run_dir, start_timeout, view.show, view.say)
+    kubectl, start_timeout = lease.kubectl, made.pods.start_timeout
+    following = Following(kubectl, made.name, job, run_dir, start_timeout, view.show, view.say, lease)
     try:
         following.run(stop.reason, stop.insisted)
     finally:
         view.close()
         left = take_away(kubectl, selector_of(made.plan.job_id))
-    outcome = result_of(job, following.reports, following.end, following.started)
+    outcome = result_of(job, following.reports, following.end, following.started, following.short)
     keep(run_dir, outcome, following.reports)
     return outcome, left
 

@@ -34,8 +34,9 @@ IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
 PODS_MOST = 10_000
 UID_MOST = (1 << 31) - 1  # of runAsUser (Kubernetes API)
 HARDENED, RESTRICTED, NO_LIMITS = LEVELS = ("hardened", "restricted", "none")  # of pod_security
-FILES, SECRETS, SHM = "/etc/torchfleet", "/etc/torchfleet-secret", "/dev/shm"  # in the pods
-OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, SHM)
+FILES, SHM = "/etc/torchfleet", "/dev/shm"  # in the pods
+SECRETS, LEASE = f"{FILES}-secret", f"{FILES}-lease"
+OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, LEASE, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
 NOT_FOR_PODS: Mapping[str, str] = {
     "nodes": "give the number of pods: -e pods=4",
@@ -44,7 +45,7 @@ NOT_FOR_PODS: Mapping[str, str] = {
     "bind_to": "a pod has the cores that pod_cpus asks for",
     "ports": "pods reach each other by any port",
     "rendezvous": "the plan numbers the pods",
-    "detach": "the Job goes on by itself; clean.yml -e target=kubernetes ends it",
+    "detach": "-e pod_manifest=job.json writes the objects, and kubectl create -f starts them: nobody has to stay",
     "queue": "the scheduler of the cluster has one; of Kueue: -e pod_queue=NAME",
     "queue_timeout": "give the seconds that pods may wait: -e pod_start_timeout=600",
     "exclusive": "give requests, such as pod_cpus and gpus_per_pod",

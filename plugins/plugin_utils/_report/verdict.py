@@ -104,6 +104,9 @@ def advice(run: Run, row: RankRun) -> tuple[str, str]:
         )
     if row.error_code in (RankError.DISK_FULL, RankError.OUTPUT_LOST):
         return f"Its output could not be written. Look for room on {row.host}:", "df -h ~/.torchfleet"
+    if row.error_code == RankError.OUT_OF_MEMORY:
+        why = f"Pod {row.host} has too little memory for its ranks. See what it asks for:"
+        return why, "ansible-playbook train.yml --check"
     if row.signal == signal.SIGKILL or row.error_code == RankError.WRAPPER_DIED:
         why = f"Somebody killed it, most often the kernel, for want of memory. Ask the kernel of {row.host}:"
         return why, "journalctl -k | grep -i -e oom -e killed"
