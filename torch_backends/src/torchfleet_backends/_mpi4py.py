@@ -15,6 +15,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from torchfleet_backends import meeting_place
+from torchfleet_backends._collective import close_all
 from torchfleet_backends._group import Group
 
 TYPES = {
@@ -105,6 +106,12 @@ def begin() -> None:
         atexit.register(MPI.COMM_WORLD.Abort, 1)  # not here: torch buffers the error text until all hooks are done
 
     sys.excepthook = leave
+
+
+def finish(_most: datetime.timedelta) -> None:
+    """Finalise MPI at the end of the process, unless an operation has not ended: MPI would wait for it, or crash."""
+    if close_all() and not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 world_rank, world_size, told_by_all = MPI.COMM_WORLD.Get_rank, MPI.COMM_WORLD.Get_size, MPI.COMM_WORLD.allgather
