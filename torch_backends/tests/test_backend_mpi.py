@@ -201,6 +201,11 @@ def test_nothing_hangs_without_a_compiler_either(run: Run, uncompiled: dict[str,
     assert told == [dict.fromkeys(IN_PYTHON_TOO, "")] * 2
 
 
+def test_an_mpi_for_one_thread_is_refused(run: Run, uncompiled: dict[str, str]) -> None:
+    done = run("mpich", 1, "-c", ALONE, MPI4PY_RC_THREAD_LEVEL="single", **uncompiled)
+    assert "BackendError: backend mpi: this MPI gives no MPI_THREAD_MULTIPLE" in done.stderr, done.stderr
+
+
 def test_it_says_that_nothing_is_compiled(run: Run, uncompiled: dict[str, str]) -> None:
     done = run("mpich", 2, "-c", ALONE + "print(dist.get_world_size())", **uncompiled)
     assert done.stderr.count("nothing is compiled for this launcher (_abi): using mpi4py, which is slower") == 1

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from torchfleet_backends import meeting_place
+from torchfleet_backends import BackendError, meeting_place
 from torchfleet_backends._collective import close_all
 from torchfleet_backends._group import Group
 
@@ -97,8 +97,11 @@ class Communicator:
 def begin() -> None:
     """Make an uncaught error end all ranks: mpi4py would wait for them, and they wait for this one.
 
-    mpi4py initialised MPI when it was imported.
+    mpi4py initialised MPI when it was imported. BackendError if only one thread at a time may call it.
     """
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        told = "this MPI gives no MPI_THREAD_MULTIPLE, and every group of torch has a thread of its own"
+        raise BackendError(f"backend mpi: {told}: {library_version()}; leave mpi4py.rc.thread_level as it is")
     show = sys.excepthook
 
     def leave(*error: Any) -> None:
