@@ -170,11 +170,12 @@ def test_without_mpi4py_there_is_nothing_that_would_do_instead(
 def test_who_has_to_do_with_mpi4py_is_told_so_once(
     package: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int, lines: int
 ) -> None:
-    slow = SimpleNamespace(world_rank=lambda: rank)
+    slow = SimpleNamespace(world_rank=lambda: rank, rc=SimpleNamespace(finalize=None))  # mpi4py too
     monkeypatch.setattr(package.importlib.util, "find_spec", lambda _name: object())
     monkeypatch.setattr(package.importlib, "import_module", lambda _name: slow)
     monkeypatch.setattr(package, "load_library", lambda _name, _environment: None)
     assert package.module_in_python("_openmpi") is slow
+    assert slow.rc.finalize is False
     assert capsys.readouterr().err.count("nothing is compiled for this launcher (_openmpi): ") == lines
 
 

@@ -1,9 +1,6 @@
 // The Python bindings of the backend.
+#include "bindings.h"
 #include "mpi_backend.h"
-#include "record.h"
-
-#include <pybind11/chrono.h>
-#include <torch/csrc/utils/pybind.h>
 
 namespace {
 using torchfleet::MPIBackend;
@@ -31,19 +28,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("world_rank", &torchfleet::world_rank);
   module.def("world_size", &torchfleet::world_size);
   module.def("told_by_all", &torchfleet::told_by_all, Unlocked(), "What every rank of the world says; all call this.");
-  module.def("recorded", [] { return py::bytes(torchfleet::record_as_json()); },
-             "The last collectives of all groups, as JSON in the form of PyTorch's flight recorder.");
-  module.def(
-      "finish",
-      [](std::chrono::milliseconds most) {
-        torchfleet::await_workers(most, true);
-        torchfleet::complete_no_more_futures();
-        if (most.count() > 0) {
-          torchfleet::end_messages();
-        }
-      },
-      py::arg("most"), Unlocked(),
-      "Waits at most so long for all collectives and for the functions of their futures, which are not run after this,\n"
-      "and then for messages that are being sent.");
+  torchfleet::define_common(module, [] { torchfleet::end_messages(); });
   module.def("library_version", &torchfleet::library_version);
 }

@@ -1,7 +1,10 @@
 #include "shared.h"
 
 #include "memory.h"
+#include "name.h"
 #include "operation.h"
+
+#include <c10/util/Logging.h>
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -213,7 +216,12 @@ Shared::Shared(int rank, std::vector<int> ranks, char* memory, const Layout& lay
       compared_(size_),
       spins_(size_ > cores ? 1 : kLooks),
       neighbours_(size_),
-      processes_(std::move(processes)) {}
+      processes_(std::move(processes)) {
+  if (rank_ == 0) {
+    LOG(INFO) << "backend " TORCHFLEET_NAME ": " << size_ << " ranks share memory and " << cores << " cores: a rank that waits "
+              << (spins_ > 1 ? "polls before it sleeps" : "sleeps at once");
+  }
+}
 
 Shared::~Shared() {
   unmap(memory_, bytes_);

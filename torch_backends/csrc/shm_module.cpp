@@ -1,9 +1,6 @@
 // The Python bindings of backend shm.
-#include "record.h"
+#include "bindings.h"
 #include "shm_backend.h"
-
-#include <pybind11/chrono.h>
-#include <torch/csrc/utils/pybind.h>
 
 namespace {
 using torchfleet::BackendPtr;
@@ -22,14 +19,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("across"), Unlocked(),
              "A backend of a group. `nodes`: the number of each rank's node; `gloo`: of all ranks; `across`: of the ranks with\n"
              "the same place on their nodes, or None.");
-  module.def("recorded", [] { return py::bytes(torchfleet::record_as_json()); },
-             "The last collectives of all groups, as JSON in the form of PyTorch's flight recorder.");
-  module.def(
-      "finish",
-      [](std::chrono::milliseconds most) {
-        torchfleet::await_workers(most, true);
-        torchfleet::complete_no_more_futures();
-      },
-      py::arg("most"), Unlocked(),
-      "Waits at most so long for all collectives and for the functions of their futures, which are not run after this.");
+  torchfleet::define_common(module, nullptr);
 }

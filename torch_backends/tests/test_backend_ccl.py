@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_backends.tests.conftest import CHECKS, Came, Run, wrong
+from torch_backends.tests.conftest import CHECKS, IN_PYTHON_TOO, Came, Run, mishaps_in_python, wrong
 from torch_backends.tests.package import PACKAGE, PYTHON
 
 # As scripts for Intel's bindings of oneCCL begin.
@@ -66,6 +66,10 @@ def test_an_operation_that_one_rank_leaves_out_times_out(run: Run) -> None:
     done = run("torchrun", 2, "-c", code)
     told = "backend ccl: all_reduce number 1 of group 0 (rank 0 of 2) has not ended within 1000 ms"
     assert done.returncode != 0 and told in done.stderr, done.stderr
+
+
+def test_nothing_hangs(run: Run, tmp_path: Path) -> None:
+    assert mishaps_in_python(run, "torchrun", "ccl", tmp_path) == [dict.fromkeys(IN_PYTHON_TOO, "")] * 2
 
 
 def test_a_group_that_is_never_destroyed(run: Run) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torch_backends.tests import package
-from torch_backends.tests.conftest import CHECKS, MISHAP_CHECKS, Came, Run, wrong
+from torch_backends.tests.conftest import CHECKS, IN_PYTHON_TOO, MISHAP_CHECKS, Came, Run, mishaps_in_python, wrong
 from torch_backends.tests.package import HOME, MPIS, PYTHON
 
 MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
@@ -196,6 +196,16 @@ def test_all_is_well_without_a_compiler_too(
     assert wrong(came(mpi, ranks, "mpi", tuple(environment.items())), check) == ""
 
 
+def test_nothing_hangs_without_a_compiler_either(run: Run, uncompiled: dict[str, str], tmp_path: Path) -> None:
+    told = mishaps_in_python(run, "mpich", "mpi", tmp_path, **{**IN_PYTHON, **uncompiled})
+    assert told == [dict.fromkeys(IN_PYTHON_TOO, "")] * 2
+
+
+def test_an_mpi_for_one_thread_is_refused(run: Run, uncompiled: dict[str, str]) -> None:
+    done = run("mpich", 1, "-c", ALONE, MPI4PY_RC_THREAD_LEVEL="single", **uncompiled)
+    assert "BackendError: backend mpi: this MPI gives no MPI_THREAD_MULTIPLE" in done.stderr, done.stderr
+
+
 def test_it_says_that_nothing_is_compiled(run: Run, uncompiled: dict[str, str]) -> None:
     done = run("mpich", 2, "-c", ALONE + "print(dist.get_world_size())", **uncompiled)
     assert done.stderr.count("nothing is compiled for this launcher (_abi): using mpi4py, which is slower") == 1
@@ -278,6 +288,48 @@ def test_tensors_of_accelerators(run: Run, environment: dict[str, str], told: st
     done = run("openmpi", 3, Path(__file__).with_name("accelerator.py"), **names, **environment)
     assert done.stdout.count("all is well") == 3, done.stdout + done.stderr
     assert f"tensors on far:0 {told}" in done.stderr, done.stderr
+
+
+@pytest.fixture(scope="module")
+def watched(run: Run, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Compile what stands between the backend and Open MPI; return how a program begins that has it."""
+    library = tmp_path_factory.mktemp("watched") / "watched_mpi.so"
+    source = Path(__file__).with_name("watched_mpi.cpp")
+    words = ["-shared", "-fPIC", f"-I{HOME}/openmpi/include", f"-L{HOME}/openmpi/lib", "-l:libmpi.so.40"]
+    package.called("g++", source, "-o", library, *words, f"-Wl,-rpath,{HOME}/openmpi/lib")
+    return f"import ctypes, os, time, torch\nctypes.CDLL('{library}', ctypes.RTLD_GLOBAL)\n" + ALONE
+
+
+def test_what_all_ranks_count_together_fits_mpis_int(run: Run, watched: str, tmp_path: Path) -> None:
+    """Some MPIs multiply a rank's count by the ranks. Here an int counts to 1,000."""
+    code = (
+        "for count in (80, 90, 330, 340, 2000):\n"
+        "    mine, all_ = torch.full((count,), rank + 1.0), torch.empty(3 * count)\n"
+        "    dist.all_gather_into_tensor(all_, mine)\n"
+        "    assert all_.tolist() == [1.0] * count + [2.0] * count + [3.0] * count\n"
+        "    dist.reduce_scatter_single(mine, torch.ones(3 * count)); assert mine.tolist() == [3.0] * count\n"
+        "print('end', rank)"
+    )
+    names = {**SMALL_STEPS, "WATCHED_MOST": "1000", "WATCHED_PLACE": str(tmp_path)}
+    done = run("openmpi", 3, "-c", watched + code, **names)
+    assert sorted(done.stdout.splitlines()) == ["end 0", "end 1", "end 2"], done.stdout + done.stderr
+
+
+def test_the_rest_of_a_long_message_is_not_taken_for_another_one(run: Run, watched: str, tmp_path: Path) -> None:
+    """A receive is posted while the first piece of a message from anybody is found, and before the rest is posted."""
+    code = (
+        "if rank == 1: dist.send(torch.ones(1000), 0); dist.send(torch.full((250,), 2.0), 0)\n"
+        "else:\n"
+        "    place, long, other = os.environ['WATCHED_PLACE'], torch.zeros(1000), torch.zeros(250)\n"
+        "    first = dist.irecv(long)\n"
+        "    while not os.path.exists(place + '/found'): time.sleep(0.01)\n"
+        "    second = dist.irecv(other, 1); open(place + '/posted', 'w').close()\n"
+        "    second.wait(); first.wait()\n"
+        "    print(set(long.tolist()), set(other.tolist()))"
+    )
+    names = {"TORCHFLEET_MPI_STEP": "1000", "WATCHED_MOST": "1000", "WATCHED_PLACE": str(tmp_path)}
+    done = run("openmpi", 2, "-c", watched + code, **names)
+    assert done.stdout.splitlines() == ["{1.0} {2.0}"], done.stdout + done.stderr
 
 
 @pytest.mark.usefixtures("run")

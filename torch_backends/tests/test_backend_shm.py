@@ -187,6 +187,63 @@ def test_parts_of_another_size_are_refused_on_all_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
+def test_what_a_rank_keeps_is_compared_without_shared_memory_too(tmp_path: Path) -> None:
+    """Before anything is sent: both sizes are named, and nothing is written."""
+    code = (
+        "os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '1'; begin()\n"
+        "for count in (3, 1):\n"
+        "    group, kept = dist.new_group([0, 1]), torch.zeros(count)\n"
+        "    if rank == 1: continue\n"
+        "    told(dist.all_to_all, [kept, torch.zeros(1)], [torch.ones(2), torch.ones(1)], group=group)\n"
+        "    print(kept.tolist(), flush=True)\n"
+        "dist.barrier(); os._exit(0)"
+    )
+    first, kept, second, kept_too = alone(tmp_path, code)[0].splitlines()
+    assert "rank 0 sends 8 bytes to rank 0, which expects 12" in first
+    assert "rank 0 sends 8 bytes to rank 0, which expects 4" in second
+    assert (kept, kept_too) == ("[0.0, 0.0, 0.0]", "[0.0]")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_rank_polls_if_all_have_a_core_together(tmp_path: Path) -> None:
+    """Whatever its own cores are: a launcher may bind each rank to one (Open MPI does)."""
+    one, other = sorted(os.sched_getaffinity(0))[:2]
+    code = (
+        "begin(); dist.barrier()\n"
+        "for ranks in ([0, 1], [1, 2]): group = dist.new_group(ranks); rank in ranks and dist.barrier(group=group)\n"
+        "dist.barrier()"
+    )
+    logged = ["env", "TORCH_CPP_LOG_LEVEL=INFO", "taskset", "--cpu-list"]
+    bound = {rank: [*logged, str(core)] for rank, core in enumerate([one, other, other])}
+    found = alone(tmp_path, code, size=3, before=bound)
+    told = [re.findall(r"(\d) ranks share memory and (\d) cores: a rank that waits (\w+)", text) for text in found]
+    assert told == [[("3", "2", "sleeps"), ("2", "2", "polls")], [("2", "1", "sleeps")], []], found
+
+
+# The first rank makes the file, and then waits for the others, of which there are none.
+FIRST_OF_MANY = """
+import datetime, os, threading, torch, torch.distributed as dist
+import torchfleet_backends._shared as shared
+given = dist.HashStore(), 0, [0] * 256, datetime.timedelta(seconds=100), None, None
+threading.Thread(target=shared.module().create, args=given, daemon=True).start()
+def sizes():
+    for name in os.listdir("/proc/self/fd"):
+        path = f"/proc/self/fd/{name}"
+        if os.path.lexists(path) and os.readlink(path).startswith("/memfd:torchfleet"):
+            yield os.stat(path).st_size
+while not max(sizes(), default=0): pass
+print(max(sizes()), flush=True); os._exit(0)
+"""
+
+
+@pytest.mark.usefixtures("run")
+def test_the_memory_of_a_group_is_bounded(tmp_path: Path) -> None:
+    """Without a bound it has half a megabyte for each rank: 134 MB for 256, and more than that before."""
+    (text,) = alone(tmp_path, FIRST_OF_MANY, size=1)
+    assert 64_000_000 < int(text) < 80_000_000
+
+
+@pytest.mark.usefixtures("run")
 def test_ranks_with_different_torchs_are_refused(tmp_path: Path) -> None:
     code = "torch.__version__ += '+mine' * rank; told(begin)"
     for text in alone(tmp_path, code):

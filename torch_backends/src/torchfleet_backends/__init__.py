@@ -107,6 +107,7 @@ def module_in_python(build: str) -> ModuleType:
         raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
     load_library(library, os.environ)
     os.environ["MPI4PY_MPIABI"] = abi
+    importlib.import_module("mpi4py").rc.finalize = False  # finish() of the module does
     found = importlib.import_module(f"{__name__}._mpi4py")
     if found.world_rank() == 0:
         sys.stderr.write(

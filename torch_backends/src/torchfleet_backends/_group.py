@@ -1,6 +1,6 @@
 """A process group in Python, for libraries with few, blocking calls: oneCCL, and MPI over mpi4py.
 
-The large collectives use the library, in a separate thread; gloo does messages, gather, scatter and barriers.
+The large collectives use the library, in a thread of the group; gloo does messages, gather, scatter and barriers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import collections
 import datetime
 import functools
 import json
-import queue
-import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -19,9 +17,9 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-Tensors = Sequence[torch.Tensor]
+from torchfleet_backends._collective import Collective, Row, Tensors, Worker
+
 Opts = Any  # torch's AllreduceOptions and the like
-END_SECONDS = 5.0  # for a group's last operations when the process ends
 # The types in which a library reduces types that it does not know.
 WIDER = {
     torch.bool: torch.uint8,
@@ -63,7 +61,6 @@ class Communicator(Protocol):
         """Release this rank's resources."""
 
 
-Row = dict[str, object]
 # The last collectives of all groups, in the form of PyTorch's flight recorder: read when somebody asks why a job hangs.
 RECORD: collections.deque[Row] = collections.deque(maxlen=2000)
 
@@ -82,76 +79,6 @@ def recorded() -> bytes:
     return json.dumps({"version": "2.10", "entries": list(RECORD)}).encode()
 
 
-class Collective(dist.Work):
-    """A requested collective."""
-
-    def __init__(self, name: str, outputs: Tensors, timeout: datetime.timedelta, row: Row) -> None:
-        """`row`: of the record."""
-        super().__init__()
-        self.row = row
-        self.name, self.outputs, self.timeout = name, list(outputs), timeout
-        self.future: torch.futures.Future[Any] = torch.futures.Future()
-        self.over = threading.Event()
-        self.error: Exception | None = None
-
-    def run(self, operation: Callable[[], None]) -> None:
-        """Run the collective, in the worker's thread."""
-        try:
-            operation()
-            self.future.set_result(self.outputs)
-        except Exception as error:
-            self.error = error
-            self.future.set_exception(error)
-        self.row["time_discovered_completed_ns"], self.row["retired"] = time.time_ns(), True
-        self.over.set()
-
-    def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
-        """Wait for its end. Raise DistBackendError after the timeout, although the library itself has none."""
-        limit = timeout or self.timeout
-        if not self.over.wait(limit.total_seconds()):
-            milliseconds = int(limit.total_seconds() * 1000)
-            told = f"{self.name} has not ended within {milliseconds} ms: another rank does not take part in it"
-            raise dist.DistBackendError(told)
-        if self.error:
-            raise self.error
-        return True
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        return self.future
-
-    def result(self) -> list[torch.Tensor]:
-        return self.outputs
-
-    def is_completed(self) -> bool:
-        return self.over.is_set()
-
-
-class Worker:
-    """One thread for all groups: collectives run one after the other, in the order of the calls."""
-
-    def __init__(self) -> None:
-        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.stuck = False
-        threading.Thread(target=self.serve, name="torchfleet-backends", daemon=True).start()
-
-    def serve(self) -> None:
-        while True:
-            self.jobs.get()()
-
-    def close(self, communicator: Communicator) -> None:
-        """Release a communicator after its operations, unless these never end."""
-        done = threading.Event()
-        self.jobs.put(communicator.destroy)
-        self.jobs.put(done.set)
-        self.stuck = self.stuck or not done.wait(END_SECONDS)
-
-
-@functools.cache
-def worker() -> Worker:
-    """Return the worker of this process."""
-    return Worker()
-
-
 class Group(dist.ProcessGroup):
     """A process group: a library for the large collectives, and gloo, registered as its backend, for the rest."""
 
@@ -162,8 +89,8 @@ class Group(dist.ProcessGroup):
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self.timeout, self.done = timeout, 0
-        self.by = by
-        weakref.finalize(self, worker().close, by)
+        self.by, self.worker = by, Worker(by.destroy)
+        weakref.finalize(self, self.worker.close)
 
     def getBackendName(self) -> str:
         return self.by.name
@@ -177,8 +104,9 @@ class Group(dist.ProcessGroup):
         group = f"group {self.group_name or 'world'} (rank {self.rank()} of {self.size()})"
         given = opts.timeout if opts.timeout > datetime.timedelta() else self.timeout
         row = noted(f"{self.group_name or 'world'} {self.by.name}", self.done, f"{self.by.name}:{name}", outputs)
-        work = Collective(f"backend {self.by.name}: {name} number {self.done} of {group}", outputs, given, row)
-        worker().jobs.put(functools.partial(work.run, functools.partial(operation, self.by)))
+        told = f"backend {self.by.name}: {name} number {self.done} of {group}"
+        work = Collective(told, outputs, given, row, self.worker)
+        self.worker.submit(work, functools.partial(operation, self.by))
         return work
 
     def allreduce(self, tensors: Tensors, opts: Opts = None) -> Collective:

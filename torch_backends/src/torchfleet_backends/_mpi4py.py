@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
-from torchfleet_backends import meeting_place
+from torchfleet_backends import BackendError, meeting_place
+from torchfleet_backends._collective import close_all
 from torchfleet_backends._group import Group
 
 TYPES = {
@@ -96,8 +97,11 @@ class Communicator:
 def begin() -> None:
     """Make an uncaught error end all ranks: mpi4py would wait for them, and they wait for this one.
 
-    mpi4py initialised MPI when it was imported.
+    mpi4py initialised MPI when it was imported. BackendError if only one thread at a time may call it.
     """
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        told = "this MPI gives no MPI_THREAD_MULTIPLE, and every group of torch has a thread of its own"
+        raise BackendError(f"backend mpi: {told}: {library_version()}; leave mpi4py.rc.thread_level as it is")
     show = sys.excepthook
 
     def leave(*error: Any) -> None:
@@ -105,6 +109,12 @@ def begin() -> None:
         atexit.register(MPI.COMM_WORLD.Abort, 1)  # not here: torch buffers the error text until all hooks are done
 
     sys.excepthook = leave
+
+
+def finish(_most: datetime.timedelta) -> None:
+    """Finalise MPI at the end of the process, unless an operation has not ended: MPI would wait for it, or crash."""
+    if close_all() and not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 world_rank, world_size, told_by_all = MPI.COMM_WORLD.Get_rank, MPI.COMM_WORLD.Get_size, MPI.COMM_WORLD.allgather
