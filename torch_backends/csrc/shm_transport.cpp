@@ -1,6 +1,7 @@
 #include "shm_transport.h"
 
 #include "operation.h"
+#include "sizes.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -254,30 +255,9 @@ void ShmTransport::barrier() const {
   }
 }
 
-// Of what each rank sends to each other and what that one expects. All find the same difference, so none waits for gloo.
-void ShmTransport::compare_sizes(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
-  constexpr int64_t kNone = 0;
-  std::vector<int64_t> mine(2 * size_, kNone), all(mine.size() * size_);
-  for (const Piece& piece : sends) {
-    mine[piece.rank] = piece.bytes;
-  }
-  for (const Piece& piece : receives) {
-    mine[size_ + piece.rank] = piece.bytes;
-  }
-  shared_->begin(own);
-  shared_->all_gather(reinterpret_cast<const char*>(mine.data()), reinterpret_cast<char*>(all.data()),
-                      static_cast<int64_t>(mine.size() * sizeof(int64_t)));
-  for (int from = 0; from < size_; ++from) {
-    for (int to = 0; to < size_; ++to) {
-      const int64_t sent = all[from * mine.size() + to], expected = all[to * mine.size() + size_ + from];
-      TORCH_CHECK(sent == expected, "rank ", from, " sends ", sent, " bytes to rank ", to, ", which expects ", expected);
-    }
-  }
-}
-
 void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
   if (shared_) {
-    compare_sizes(own, sends, receives);
+    compare_sizes(*shared_, own, size_, sends, receives);  // all find the same difference, so none waits for gloo
   }
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const Piece* kept = nullptr;
