@@ -31,7 +31,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-engines bench-backends stress-backends wheels clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-engines bench-backends stress-backends sanitize-backends wheels clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -59,6 +59,8 @@ help:
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
 	@echo 'make bench-engines    measure what a container engine adds to a job of two lab nodes'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
+	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some hours)'
+	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
 	@echo 'make pictures     pictures of the reports of real runs, in .cache/pictures (installs a browser with apt; root)'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
 	@echo 'make wheels       wheels of torch_backends for machines without a compiler, in wheels/ (root; some ten minutes)'
@@ -248,10 +250,19 @@ bench-engines: $(DEV_READY)
 bench-backends: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_backends.py)
 
-# A million small operations of random sizes, with ranks that are late now and then, through shared memory.
+# A million small operations of random sizes, with ranks that are late now and then, through shared memory; then ten million
+# random operations in which ranks disagree and die (SEED: of the numbers, which a failure names).
+SEED := $(shell date +%s)
 stress-backends: $(DEV_READY) setup
 	$(call in_venv,OPERATIONS=1000000 python -m pytest -q --durations=5 torch_backends/tests/test_backend_mpi.py \
 	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
+	$(call in_venv,SEED=$(SEED) OPERATIONS=2500000 python -m pytest -q --durations=5 --timeout 86400 \
+	  torch_backends/tests/test_random_operations.py)
+
+# The shared memory of the backends under the thread, address and undefined behaviour sanitizers of g++, with threads as ranks;
+# compiling and running it takes both cores some minutes. Not part of `make test`.
+sanitize-backends: $(DEV_READY)
+	$(call in_venv,python torch_backends/tests/sanitize/run.py)
 
 # Wheels of backends shm and mpi, compiled in a container of Debian 11, and a lab node that installs them: not part of
 # `make test`. WHEELS: which, instead of all, such as WHEELS='--torch 2.13.0 --python /usr/bin/python3.13'.

@@ -16,6 +16,7 @@
 #include "reduction.cpp"
 #include "shared.cpp"
 #include "signature.cpp"
+#include "sizes.cpp"
 #include "tensors.cpp"
 #include "transfer.cpp"
 #include "types.cpp"

@@ -12,5 +12,6 @@
 #include "shm_module.cpp"
 #include "shm_transport.cpp"
 #include "signature.cpp"
+#include "sizes.cpp"
 #include "tensors.cpp"
 #include "worker.cpp"

@@ -91,6 +91,17 @@ void put_all_back(const Tensors& targets, const Tensors& buffers) {
   }
 }
 
+// The type that all of these tensors have; Undefined if they differ, or if there are none.
+at::ScalarType common_type(const Tensors& some, const Tensors& others) {
+  at::ScalarType found = some.empty() ? at::ScalarType::Undefined : some[0].scalar_type();
+  for (const Tensors* list : {&some, &others}) {
+    for (const at::Tensor& tensor : *list) {
+      found = tensor.scalar_type() == found ? found : at::ScalarType::Undefined;
+    }
+  }
+  return found;
+}
+
 // The parts of a tensor along its first dimension: equal ones if no sizes are given.
 Tensors parts_of(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int ranks) {
   if (!sizes.empty()) {
@@ -364,8 +375,9 @@ WorkPtr GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::
 
 WorkPtr GroupBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
+  const Signature own(Signature::kAllToAll, common_type(from, to), -1);
   return submit(OpType::ALLTOALL, inputs, targets, opts.timeout, [=](const Transport& by) {
-    by.exchange(Signature(Signature::kAllToAll, at::ScalarType::Undefined, -1), pieces(from), pieces(to));
+    by.exchange(own, pieces(from), pieces(to));
     put_all_back(targets, to);
   });
 }

@@ -50,6 +50,13 @@ void pause() {
 #endif
 }
 
+// memcpy takes no null pointer, also for no bytes, and an empty tensor has one.
+void copy(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
 // Copies into memory that another rank reads. With non-temporal stores it bypasses this core's cache: a core that reads from
 // the cache of a core with another last level (another socket, another CCX of an EPYC) gets 1 to 4 GB/s, and from memory the
 // full bandwidth. Where ranks share the last level, ordinary stores are two to three times as fast.
@@ -57,7 +64,7 @@ void hand(void* to, const void* from, int64_t bytes, bool streaming) {
   int64_t done = 0;
 #if defined(__x86_64__)
   if (!streaming) {
-    std::memcpy(to, from, bytes);
+    copy(to, from, bytes);
     return;
   }
   const auto* source = static_cast<const __m128i*>(from);
@@ -72,7 +79,7 @@ void hand(void* to, const void* from, int64_t bytes, bool streaming) {
   }
   _mm_sfence();
 #endif
-  std::memcpy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, bytes - done);
+  copy(static_cast<char*>(to) + done, static_cast<const char*>(from) + done, bytes - done);
 }
 
 // to = one + two, also stored in `too`; the compiler vectorises it.
@@ -115,7 +122,7 @@ void combine(const std::vector<const char*>& from, char* sum, const std::vector<
     return;
   }
   if (sum != from[0]) {
-    std::memcpy(sum, from[0], count * size);
+    copy(sum, from[0], count * size);
   }
   for (size_t i = 1; i < from.size(); ++i) {
     if (!add_fast(how, sum, from[i], sum, sum, count)) {
@@ -124,7 +131,7 @@ void combine(const std::vector<const char*>& from, char* sum, const std::vector<
   }
   for (char* target : to) {
     if (target != sum) {
-      std::memcpy(target, sum, count * size);
+      copy(target, sum, count * size);
     }
   }
 }
@@ -383,7 +390,7 @@ void Shared::measured(int64_t bytes, double seconds) {
 // A slot is written again two small operations later: a rank that took part in the small one between has read it.
 std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes) {
   const uint32_t number = ++small_;
-  std::memcpy(small_slot(number, rank_), data, bytes);
+  copy(small_slot(number, rank_), data, bytes);
   enter();
   std::vector<const char*> found;
   for (int rank = 0; rank < size_; ++rank) {
@@ -478,7 +485,7 @@ void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t 
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::done, rank, chunk + 1);
-        std::memcpy(parts.at(here, rank), slot(chunk, rank_, rank), parts.count(rank) * size);
+        copy(parts.at(here, rank), slot(chunk, rank_, rank), parts.count(rank) * size);
       }
     }
   }
@@ -551,21 +558,21 @@ void Shared::broadcast(char* data, int64_t bytes, int root) {
       bring(data + first, count, chunk);
     } else {
       await(&Marks::brought, root, chunk + 1);
-      std::memcpy(data + first, slot(chunk, root, 0), count);
+      copy(data + first, slot(chunk, root, 0), count);
     }
   });
 }
 
 void Shared::all_gather(const char* input, char* output, int64_t bytes) {
   if (output + rank_ * bytes != input) {
-    std::memcpy(output + rank_ * bytes, input, bytes);
+    copy(output + rank_ * bytes, input, bytes);
   }
   chunk_by_chunk(bytes, row_bytes_, [&](uint32_t chunk, int64_t first, int64_t count) {
     bring(input + first, count, chunk);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::brought, rank, chunk + 1);
-        std::memcpy(output + rank * bytes + first, slot(chunk, rank, 0), count);
+        copy(output + rank * bytes + first, slot(chunk, rank, 0), count);
       }
     }
   });

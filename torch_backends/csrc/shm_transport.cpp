@@ -1,6 +1,7 @@
 #include "shm_transport.h"
 
 #include "operation.h"
+#include "sizes.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -57,10 +58,6 @@ at::Tensor bytes_of_all(const at::Tensor& tensor) {
 // The units of a tensor, flat.
 at::Tensor units_of(const at::Tensor& tensor, const Reduction& how) {
   return at::from_blob(tensor.data_ptr(), {tensor.numel() * how.per_element}, how.unit);
-}
-
-void check_sizes(int from, int to, int64_t sent, int64_t expected) {
-  TORCH_CHECK(sent == expected, "rank ", from, " sends ", sent, " bytes to rank ", to, ", which expects ", expected);
 }
 
 // Whether gloo reduces these as we do. It has not all types, and loses NaN in MIN and MAX.
@@ -258,29 +255,9 @@ void ShmTransport::barrier() const {
   }
 }
 
-// Of what each rank sends to each other and what that one expects. All find the same difference, so none waits for gloo.
-void ShmTransport::compare_sizes(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
-  constexpr int64_t kNone = 0;
-  std::vector<int64_t> mine(2 * size_, kNone), all(mine.size() * size_);
-  for (const Piece& piece : sends) {
-    mine[piece.rank] = piece.bytes;
-  }
-  for (const Piece& piece : receives) {
-    mine[size_ + piece.rank] = piece.bytes;
-  }
-  shared_->begin(own);
-  shared_->all_gather(reinterpret_cast<const char*>(mine.data()), reinterpret_cast<char*>(all.data()),
-                      static_cast<int64_t>(mine.size() * sizeof(int64_t)));
-  for (int from = 0; from < size_; ++from) {
-    for (int to = 0; to < size_; ++to) {
-      check_sizes(from, to, all[from * mine.size() + to], all[to * mine.size() + size_ + from]);
-    }
-  }
-}
-
 void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
   if (shared_) {
-    compare_sizes(own, sends, receives);
+    compare_sizes(*shared_, own, size_, sends, receives);  // all find the same difference, so none waits for gloo
   }
   // Before anything is sent: else this rank would leave while gloo uses its memory.
   const auto own_piece = [rank = rank_](const Piece& piece) { return piece.rank == rank; };
@@ -288,7 +265,7 @@ void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, cons
   const auto given = std::find_if(sends.begin(), sends.end(), own_piece);
   const bool keeps = kept != receives.end() && given != sends.end();
   if (keeps) {
-    check_sizes(rank_, rank_, given->bytes, kept->bytes);
+    check_pair(rank_, rank_, given->bytes, kept->bytes);
   }
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (const Piece& piece : receives) {

@@ -37,7 +37,6 @@ class ShmTransport : public Transport {
 
  private:
   void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
-  void compare_sizes(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const;
 
   const int rank_, size_;
   const Gloo gloo_;

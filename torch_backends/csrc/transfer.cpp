@@ -4,6 +4,7 @@
 #include "devices.h"
 #include "direct.h"
 #include "patience.h"
+#include "sizes.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -206,7 +207,7 @@ template <typename Collective>
 void MPITransport::over_mpi(Signature own, bool blocking, Collective collective) const {
   static const std::vector<int> same;
   Agreement agreement(comm_, same, own);
-  if (blocking) {
+  if (blocking || neighbours_) {
     agreement.conclude();
   }
   collective();
@@ -230,6 +231,7 @@ MPITransport::MPITransport(MPI_Comm comm) : comm_(comm), ring_(ring_is_wanted())
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT, MPI_MIN, comm));
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
   direct_ = all[1] != 0;
+  neighbours_ = several != 0;
   if (alone) {
     shared_ = shared;
   } else if (all[0] != 0 && several != 0) {
@@ -441,52 +443,52 @@ void check_size(MPI_Status& status, int64_t bytes) {
 }
 
 namespace {
+// Of this rank with each other; all ranks have asked for the same.
+void compare_sizes_by_mpi(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
+  const int ranks = size_of(comm), here = rank_in(comm);
+  const std::vector<int64_t> mine = sizes_of(ranks, sends, receives);
+  const auto own = std::make_shared<std::vector<int64_t>>(mine.size()), theirs = std::make_shared<std::vector<int64_t>>(mine.size());
+  Operation::hold(own);
+  Operation::hold(theirs);
+  for (int rank = 0; rank < ranks; ++rank) {
+    (*own)[2 * rank] = mine[rank];
+    (*own)[2 * rank + 1] = mine[ranks + rank];
+  }
+  TORCHFLEET_MPI_AWAIT(MPI_Ialltoall, own->data(), 2, MPI_INT64_T, theirs->data(), 2, MPI_INT64_T, comm);
+  for (int rank = 0; rank < ranks; ++rank) {
+    check_pair(rank, here, (*theirs)[2 * rank], mine[ranks + rank]);
+    check_pair(here, rank, mine[rank], (*theirs)[2 * rank + 1]);
+  }
+}
+
 void exchange_by_mpi(MPI_Comm comm, const std::vector<Piece>& sends, const std::vector<Piece>& receives) {
   std::vector<MPI_Request> requests;
-  std::vector<int64_t> expected;
-  const auto add = [&](const std::vector<Request>& more, bool receive) {
+  const auto add = [&](const std::vector<Request>& more) {
     for (const Request& one : more) {
       requests.push_back(one.request);
-      if (receive) {
-        expected.push_back(one.bytes);
-      }
     }
   };
   for (const Piece& piece : receives) {
-    add(post_receive(comm, piece, kExchangeTag), true);
+    add(post_receive(comm, piece, kExchangeTag));
   }
   for (const Piece& piece : sends) {
-    add(post_send(comm, piece, kExchangeTag), false);
+    add(post_send(comm, piece, kExchangeTag));
   }
-  std::vector<MPI_Status> statuses(requests.size());
-  const auto are_over = [&] {
-    int flag = 0;
-    const int code = MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, statuses.data());
-    for (size_t i = 0; code == MPI_ERR_IN_STATUS && i < expected.size(); ++i) {
-      if (statuses[i].MPI_ERROR == MPI_ERR_TRUNCATE) {
-        throw std::runtime_error(c10::str("rank ", statuses[i].MPI_SOURCE, " sent more than the ", expected[i],
-                                          " bytes that are expected"));
-      }
-    }
-    check(code, "MPI_Testall");
-    return flag != 0;
-  };
-  for (Patience patience; !are_over(); patience.rest()) {
-  }
-  for (size_t i = 0; i < expected.size(); ++i) {
-    check_size(statuses[i], expected[i]);
+  for (Patience patience; !are_done(requests); patience.rest()) {
   }
 }
 }  // namespace
 
 void MPITransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
   if (shared_) {
-    shared_->begin(own);
-    shared_->barrier();
+    compare_sizes(*shared_, own, size_of(comm_), sends, receives);
     exchange_by_mpi(comm_, sends, receives);
-  } else {
-    over_mpi(own, false, [&] { exchange_by_mpi(comm_, sends, receives); });
+    return;
   }
+  over_mpi(own, true, [&] {
+    compare_sizes_by_mpi(comm_, sends, receives);
+    exchange_by_mpi(comm_, sends, receives);
+  });
 }
 
 }  // namespace torchfleet

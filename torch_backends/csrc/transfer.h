@@ -36,8 +36,9 @@ class MPITransport : public Transport {
   void close() const;
 
  private:
-  // Runs a collective over MPI, and compares meanwhile what the ranks ask for. A blocking call cannot be left: then they are
-  // compared first.
+  // Runs a collective over MPI, and compares meanwhile what the ranks ask for. It is compared first if the call is a blocking
+  // one, which cannot be left, and if ranks are neighbours: among these, data of another size may be written beyond its
+  // buffer (sizes.h).
   template <typename Collective>
   void over_mpi(Signature own, bool blocking, Collective collective) const;
   void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
@@ -48,6 +49,7 @@ class MPITransport : public Transport {
   MPI_Comm leaders_ = MPI_COMM_NULL;  // the first ranks of the nodes; MPI_COMM_NULL on others
   std::vector<int> leader_ranks_;     // their ranks in the group
   const bool ring_;                   // whether long data is reduced in our own ring over MPI
+  bool neighbours_;                   // whether any node has several of them
   bool direct_;                       // whether the MPI of all ranks can read memory of accelerators
 };
 

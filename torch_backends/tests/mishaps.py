@@ -227,6 +227,27 @@ def ranks_in_different_operations() -> None:
 
 
 @check
+def tensors_of_different_types_to_all() -> None:
+    """Of as many bytes."""
+    group, dtype = own_group(), torch.int32 if rank() else torch.float32
+    given, output = [[torch.ones(10, dtype=dtype) for _rank in range(2)] for _list in range(2)]
+    with refused("the ranks do not ask for the same: rank 0: all_to_all of Float; rank 1: all_to_all of Int"):
+        dist.all_to_all(output, given, group=group)
+
+
+@check
+def more_to_gather_than_is_expected() -> None:
+    """Nothing is written beside it: Open MPI would, all that is sent."""
+    group, whole = own_group(), torch.zeros(100_000)
+    with refused("rank 1 sends 320000 bytes to rank 0, which expects 40000"):
+        if rank() == 0:
+            dist.gather(torch.ones(10_000), [whole[:10_000], whole[10_000:20_000]], 0, group=group)
+        else:
+            dist.gather(torch.ones(80_000), None, 0, group=group)
+    assert not bool(whole[20_000:].any())
+
+
+@check
 def shared_tensors_of_different_sizes() -> None:
     """Nothing is written beside them."""
     cpu = torch.device("cpu")

@@ -14,7 +14,7 @@ import os
 from typing import Iterable
 
 from . import processes
-from .job_directory import JobDir, fits
+from .job_directory import JobDir, field
 from .processes import Process
 
 FILE = "processes.json"  # in the job directory
@@ -43,9 +43,10 @@ def note(job: JobDir, found: Iterable[Process]) -> None:
 def noted(job: JobDir) -> list[Process]:
     """Return the processes that were noted and still live, of this user. A program of the job may have written them."""
     found = job.read(FILE)
-    if not fits(found, {"here": list, "processes": list}) or found["here"] != here():
+    if field(found, "here", list) != here():
         return []
-    rows = [row for row in found["processes"][:MOST] if isinstance(row, list) and len(row) == 2]
+    written = field(found, "processes", list) or []
+    rows = [row for row in written[:MOST] if isinstance(row, list) and len(row) == 2]
     living = (processes.identified({"pid": pid, "started": started}) for pid, started in rows)
     return [process for process in living if process and process.state not in "ZX" and is_own(process.pid)]
 
