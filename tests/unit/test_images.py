@@ -19,9 +19,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     engine_words,
     engines,
     guard,
+    image_paths,
     inside,
     reasons,
     survey,
+    user_namespaces,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import Box, Mount
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES
@@ -355,6 +357,12 @@ def test_each_word_is_explained_and_can_be_pasted() -> None:
         ("no_python", "", "it has no Python on n2; an image needs Python 3.8 or newer"),
         ("old_python", "it is Python 3.6", "on n2 it is Python 3.6; an image needs Python 3.8"),
         ("not_started", "unresolvable CDI devices", "Podman could not start it on n2 \\(unresolvable CDI devices\\)"),
+        (
+            "no_namespaces",
+            "user.max_user_namespaces=15000",
+            "Podman needs user namespaces, which are off on n2; as root there: sysctl -w user.max_user_namespaces=",
+        ),
+        ("no_namespaces", "x=1; reboot", "off on n2; as root there: sysctl -w user.max_user_namespaces=15000"),
     ],
 )
 def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
@@ -362,7 +370,7 @@ def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
         plan_of({}, {"flaw": flaw, "said": said})
     assert "\n" not in str(refused.value)
     assert {each.value for each in reasons.ImageFlaw} == {
-        *("", "no_engine", "engine_failed", "no_image", "no_python", "old_python", "not_started")
+        *("", "no_engine", "engine_failed", "no_image", "no_python", "old_python", "not_started", "no_namespaces")
     }
 
 
@@ -386,6 +394,25 @@ def test_what_torch_in_an_image_lacks_is_named_with_what_to_type() -> None:
     fact = facts_of_a_node(container=FOUND)
     with pytest.raises(InputError, match=r"for ranks in an image with -e python= of torchfleet's home"):
         check_provided("mpi", {"n1": fact})
+
+
+def test_user_namespaces_that_are_off_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel has one of the settings or both. Docker, and root, need none."""
+    (tmp_path / "user").mkdir()
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "user/max_user_namespaces").write_text("96365\n")
+    assert user_namespaces.turned_off(str(tmp_path)) == ""
+    (tmp_path / "kernel/unprivileged_userns_clone").write_text("0\n")
+    assert user_namespaces.turned_off(str(tmp_path)) == "kernel.unprivileged_userns_clone=1"
+    (tmp_path / "user/max_user_namespaces").write_text("0\n")
+    setting = user_namespaces.turned_off(str(tmp_path))
+    assert setting == "user.max_user_namespaces=15000"
+    monkeypatch.setattr(user_namespaces, "turned_off", lambda: setting)
+    failed, off = reasons.ImageFlaw.ENGINE_FAILED, reasons.ImageFlaw.NO_NAMESPACES
+    cases = (("podman", 1000, (off, setting)), ("podman", 0, (failed, "")), ("docker", 1000, (failed, "")))
+    for engine, uid, told in cases:
+        monkeypatch.setattr(os, "getuid", lambda uid=uid: uid)
+        assert user_namespaces.reason_for(engine, failed, "") == told
 
 
 @pytest.mark.parametrize("engine", ["", "charliecloud", "apptainer"])
@@ -522,7 +549,7 @@ def lives(pid: int) -> bool:
 def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     os.mkfifo(tmp_path / "etc/os-release")
-    assert containers.directory_id(str(tmp_path)).startswith("packages:")
+    assert image_paths.directory_id(str(tmp_path)).startswith("packages:")
 
 
 @pytest.mark.parametrize(
@@ -552,7 +579,7 @@ def test_directories_with_other_packages_are_other_images(tmp_path: Path) -> Non
         (tmp_path / name / "usr/lib/python3/dist-packages" / package).mkdir(parents=True)
         (tmp_path / name / "etc").mkdir()
         (tmp_path / name / "etc/os-release").write_text("ID=debian\n")
-        return containers.directory_id(str(tmp_path / name))
+        return image_paths.directory_id(str(tmp_path / name))
 
     assert made("a", "torch-2.13.dist-info") == made("b", "torch-2.13.dist-info") != made("c", "torch-2.12.dist-info")
 

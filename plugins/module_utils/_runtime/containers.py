@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import resource
 import select
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -22,8 +20,9 @@ from typing import NamedTuple, Sequence, TypedDict
 from . import node_form, processes
 from .bootstrap import ENTRY, OLDEST
 from .engine_words import DEVICES, HOME_LABEL, LIMITS, Box, Mount, words_of
-from .engines import DIRECTORY, ENGINES, FILE, USED, fitting, form_of, own_mounts, without_doubles
+from .engines import DIRECTORY, ENGINES, USED, fitting, form_of, own_mounts, without_doubles
 from .forms import BadFrame, Form
+from .image_paths import path_id
 from .inside import engine_environment, monitor_of
 from .job_directory import JOB_ID, JobDir, jobs, unique
 from .launcher_programs import on_search_path
@@ -32,6 +31,7 @@ from .open_files import BEFORE
 from .protocol import SurveyRequest, WantedContainer
 from .reasons import ImageFlaw, Unseen
 from .records import ContainerFacts, ImageFacts
+from .user_namespaces import reason_for
 
 START_SECONDS = 120.0  # for an image to start and to be looked at: importing torch takes seconds
 END_SECONDS = 20.0  # for an engine to end a container
@@ -50,10 +50,6 @@ if sys.version_info < {OLDEST}:
 os.execv(sys.executable, [sys.executable, "-I", "-S"] + sys.argv[1:])
 """
 NAME = re.compile(r"torchfleet-[A-Za-z0-9][A-Za-z0-9._-]{0,140}\Z")  # of a container of ours
-FILE_ENDS = 1 << 20  # bytes of an image's file, at its begin and its end
-# Of what a directory has, its packages tell it from another one.
-PACKAGE_LISTS = ("etc/os-release", "var/lib/dpkg/status", "lib/apk/db/installed", "ch/metadata.json")
-PYTHON_PACKAGES = ("usr/lib", "usr/local/lib", "opt/conda/lib")
 IMAGE_FACTS: Form[ImageFacts] = Form(
     {
         name: node_form.FACTS[name]
@@ -76,8 +72,14 @@ def look(wanted: WantedContainer, request: SurveyRequest, home: str) -> tuple[Co
     found["engine"] = there[0]
     found["image"], flaw, said = image_id(there[0], wanted["image"])
     if flaw != ImageFlaw.NONE:
-        return {**found, "flaw": flaw, "said": said}, None
+        return flawed(found, flaw, said), None
     return look_inside(wanted, request, home, found)
+
+
+def flawed(found: ContainerFacts, flaw: ImageFlaw, said: str) -> ContainerFacts:
+    """Return what is known of an image that has a flaw, with the reason for it that the engine's words hide."""
+    flaw, said = reason_for(found["engine"], flaw, said)
+    return {**found, "flaw": flaw, "said": said}
 
 
 def nothing_found(wanted: WantedContainer) -> ContainerFacts:
@@ -129,54 +131,6 @@ def image_id(engine: str, image: str) -> tuple[str, ImageFlaw, str]:
     return found, ImageFlaw.NONE, ""
 
 
-def path_id(image: str) -> tuple[str, ImageFlaw, str]:
-    """Return image_id of an image that is a path."""
-    found = file_id(image) if form_of(image) == FILE else directory_id(image) if os.path.isdir(image) else ""
-    return (found, ImageFlaw.NONE, "") if found else ("", ImageFlaw.NO_IMAGE, "")
-
-
-def file_id(path: str) -> str:
-    """Return a digest of a file's size and ends, empty if it is none: reading gigabytes takes half a minute.
-
-    A .sif file begins with the id and the time of its making (SIF specification, global header).
-    """
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                return ""
-            first = file.read(FILE_ENDS)
-            file.seek(max(0, found.st_size - FILE_ENDS))
-            last = file.read(FILE_ENDS)
-    except OSError:
-        return ""
-    return "file:" + hashlib.sha256(b"%d\0%s\0%s" % (found.st_size, first, last)).hexdigest()[:32]
-
-
-def directory_id(path: str) -> str:
-    """Return a digest of what is installed in an image that is a directory: reading all of its files takes minutes."""
-    seen = hashlib.sha256()
-    for name in PACKAGE_LISTS:
-        try:
-            # An image may have a pipe there, which nobody ever writes to.
-            with open(os.open(os.path.join(path, name), os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    continue
-                seen.update(b"%s\0%s\0" % (name.encode(), hashlib.sha256(file.read(64 << 20)).digest()))
-        except OSError:
-            continue
-    for place in PYTHON_PACKAGES:
-        for folder, names, _files in os.walk(os.path.join(path, place)):
-            if os.path.basename(folder) in ("site-packages", "dist-packages"):
-                infos = sorted(name for name in names if name.endswith((".dist-info", ".egg-info")))
-                seen.update("\0".join(infos).encode(errors="surrogateescape"))
-                names.clear()
-            elif folder.count("/") - os.path.join(path, place).count("/") > 1:
-                names.clear()
-            names.sort()
-    return "packages:" + seen.hexdigest()[:32]
-
-
 def look_inside(
     wanted: WantedContainer, request: SurveyRequest, home: str, found: ContainerFacts
 ) -> tuple[ContainerFacts, ImageFacts | None]:
@@ -192,7 +146,7 @@ def look_inside(
     rc, out, err = fenced(argv, START_SECONDS)
     if rc:
         end_containers(found["engine"], [name])
-        return {**found, "flaw": FLAWS.get(rc, ImageFlaw.NOT_STARTED), "said": error_line(err)}, None
+        return flawed(found, FLAWS.get(rc, ImageFlaw.NOT_STARTED), error_line(err)), None
     try:
         inner = IMAGE_FACTS(json.loads(out[-ANSWER_BYTES:].splitlines()[-1]))
     except (BadFrame, ValueError, IndexError, RecursionError):

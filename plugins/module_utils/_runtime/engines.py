@@ -51,6 +51,7 @@ class Engine(NamedTuple):
         True  # whether its containers' processes are below who started it; else the job's mark finds them
     )
     read_only: bool = True  # whether it can mount a path so that nobody writes to it
+    user_namespaces: bool = True  # whether it needs them to start something for a user other than root
 
 
 ENGINES: Mapping[str, Engine] = {
@@ -77,6 +78,7 @@ ENGINES: Mapping[str, Engine] = {
         removal=("docker", "rm", "--force"),
         fetch="docker pull IMAGE, or docker load --input ARCHIVE",
         below_guard=False,
+        user_namespaces=False,
     ),
     "charliecloud": Engine(
         title="Charliecloud",

@@ -66,6 +66,7 @@ class ImageFlaw(Code):
     NO_PYTHON = "no_python"
     OLD_PYTHON = "old_python"
     NOT_STARTED = "not_started"
+    NO_NAMESPACES = "no_namespaces"
 
 
 class Unseen(Code):

@@ -30,6 +30,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, STARTED_BY_SLURMD
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import ContainerFacts, NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.user_namespaces import TURNED_ON
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
     ContainerSetting,
     parse_container,
@@ -111,6 +112,7 @@ def flaw_of(name: str, wanted: ContainerSetting, found: ContainerFacts) -> str:
     fits = " or ".join(ENGINES[each].program for each in wanted.fitting)
     form, said = form_of(wanted.image), found["said"]
     kind = {DIRECTORY: "directory", FILE: "file"}.get(form, "image")
+    turn_on = f"sysctl -w {said if said in TURNED_ON else TURNED_ON[0]}"  # to type: not what a node makes up
     python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
     return {
         ImageFlaw.NO_ENGINE: f"it is {form}, which {fits} starts, and {name} has no {fits}: install it there"
@@ -121,6 +123,7 @@ def flaw_of(name: str, wanted: ContainerSetting, found: ContainerFacts) -> str:
         ImageFlaw.NO_PYTHON: f"it has no Python on {name}; {python}",
         ImageFlaw.OLD_PYTHON: f"on {name} {said}; {python}",
         ImageFlaw.NOT_STARTED: f"{title} could not start it on {name} ({said})",
+        ImageFlaw.NO_NAMESPACES: f"{title} needs user namespaces, which are off on {name}; as root there: {turn_on}",
     }.get(found["flaw"], str(found["flaw"]))
 
 
