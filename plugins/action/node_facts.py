@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.clock import clock_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_no_answer import has_reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import container_of, to_plain
 
 Result = dict[str, Any]
 ATTEMPTS = 6
@@ -28,6 +29,14 @@ def checked(variables: Result, answer: Result) -> Result:
     node = str(variables["inventory_hostname"])
     facts, usual = facts_of(node, answer["facts"]), usual_facts_of(node, answer.get("ansible_facts"))
     return {"changed": False, "facts": facts, "ansible_facts": usual}
+
+
+def image_asked_for(args: Result, variables: Result) -> Result:
+    """Return the image that ranks of this node run in, and what may start it. InputError."""
+    node = str(variables["inventory_hostname"])
+    image, engine = (str(to_plain(args.get(f"container_{part}") or "")) for part in ("image", "engine"))
+    setting = container_of(node, variables, image, engine)
+    return {"container_image": setting.image, "engines": setting.fitting if setting.image else []}
 
 
 class ActionModule(Action):
@@ -51,7 +60,8 @@ class ActionModule(Action):
     def look(self, variables: Result) -> Result:
         """Return the answer of one attempt."""
         try:
-            answer: Result = self._execute_module(module_args=self._task.args, task_vars=variables)
+            args = {**self._task.args, **image_asked_for(self._task.args, variables)}
+            answer: Result = self._execute_module(module_args=args, task_vars=variables)
             if "facts" not in answer:
                 return {"failure": self.reason(answer)}
             # A separate command on the open connection: a module takes too long to start to read the clock.

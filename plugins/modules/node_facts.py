@@ -40,6 +40,20 @@ options:
       - The default is false because sudo reports unknown users to the administrator.
     type: bool
     default: false
+  container_image:
+    description:
+      - The image that ranks run in, whose id RV(facts) then has. Empty for that of the inventory, V(none) for no image.
+    type: str
+    default: ''
+  container_engine:
+    description: What starts the image. Empty for that of the inventory, or the first that the node has.
+    type: str
+    default: ''
+  engines:
+    description: Engines that may start the image, the first choice first. The action sets this option.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller
@@ -123,6 +137,9 @@ def main() -> None:
         "base_python": text,
         "mpirun": text,
         "sudo": {"type": "bool", "default": False},
+        "container_image": text,
+        "container_engine": text,
+        "engines": {"type": "list", "elements": "str", "default": []},
     }
     module = AnsibleModule(argument_spec=options, supports_check_mode=True)
     facts = node_facts(module.params)

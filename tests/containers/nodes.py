@@ -36,6 +36,11 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "crun"
 """
+# The registry of a test, on the first node, has no certificate.
+REGISTRIES = """[[registry]]
+location = "{address}:5000"
+insecure = true
+"""
 PREPARE = """set -e
 install -d -o fleet /run/store
 usermod -aG docker fleet
@@ -46,6 +51,7 @@ setcap cap_setuid+ep /usr/bin/newuidmap; chmod u-s /usr/bin/newuidmap
 setcap cap_setgid+ep /usr/bin/newgidmap; chmod u-s /usr/bin/newgidmap
 printf '%s' "$1" > /etc/containers/storage.conf
 printf '%s' "$2" > /etc/containers/containers.conf
+printf '%s' "$3" > /etc/containers/registries.conf
 """
 
 
@@ -59,7 +65,7 @@ for name in $(awk '!/^#/ && $2 { print $1 }' /proc/cgroups); do
     mount -t cgroup -o $name cgroup /sys/fs/cgroup/$name
 done
 setsid dockerd --data-root /run/docker-data --default-cgroupns-mode private --bridge none --iptables=false \\
-    --ip6tables=false >/var/log/dockerd.log 2>&1 </dev/null &
+    --ip6tables=false --insecure-registry 0.0.0.0/0 >/var/log/dockerd.log 2>&1 </dev/null &
 """
 
 
@@ -98,8 +104,9 @@ class InImages:
         """Start the nodes, run setup.yml, and bring them the image."""
         lab = self.cluster.lab
         lab.up()
+        registries = REGISTRIES.format(address=lab.address(NODES[0]))
         for node in NODES:
-            lab.root(node, "sh", "-c", PREPARE, "sh", STORAGE, ENGINE)
+            lab.root(node, "sh", "-c", PREPARE, "sh", STORAGE, ENGINE, registries)
             self.start_docker(node)
             lab.ssh(node, f"podman load --quiet --input /image.tar && podman tag $(podman images -q | head -1) {TAG}")
             lab.ssh(node, f"docker load --quiet --input /image.tar && docker tag $(docker images -q | head -1) {TAG}")
@@ -186,6 +193,7 @@ def container_nodes(name: str, root: Path) -> InImages:
     """Return two nodes with Podman, Docker and Charliecloud that are not there yet."""
     rootfs, archive = export_image(root)
     packages = ["podman", "crun", "uidmap", "charliecloud-runtime", "docker.io", "libcap2-bin"]
+    packages += ["charliecloud-builders", "docker-registry"]
     options: dict[str, Any] = {"nodes": 2, "nics": 2, "install": True, "image": "bare", "packages": packages}
     options["mounts"] = [f"{rootfs}:{ROOTFS}", f"{archive}:/image.tar"]
     return InImages(Cluster(Lab(name, root / "inventory", **options), root), {"python": PYTHON})

@@ -15,11 +15,20 @@ RECORDED = Path(__file__).parents[1] / "unit/recorded/node_facts.json"
 
 
 def test_this_machine_tells_everything_in_plain_values() -> None:
-    request = {"home": "", "python": "", "base_python": "", "mpirun": "", "sudo": False}
+    request = {
+        "home": "",
+        "python": "",
+        "base_python": "",
+        "mpirun": "",
+        "sudo": False,
+        "container_image": "",
+        "engines": [],
+    }
     facts = json.loads(json.dumps(node.node_facts(request)))
     recorded = json.loads(RECORDED.read_text())["n1"]
     networks, seat = facts.pop("networks"), facts.pop("seat")  # for other roles, which have tests of their own
     assert "lo" in {nic["name"] for nic in networks["nics"]}
+    assert facts["versions"].pop("image") == ""  # none was asked for
     assert set(seat) == {"home", "cores", "accelerators", "fabric"}
     assert set(facts) == set(recorded)
     recorded["torch"] = {"version": "", "cuda": "", "hip": "", "xpu": ""} if facts["torch"] else None  # if it is there

@@ -58,6 +58,8 @@ def test_real_nodes_of_one_image_do_not_differ() -> None:
     ("name", "first", "second", "severity"),
     [
         ("arch", "x86_64", "aarch64", "error"),
+        ("image", "1721a9ca67e5e983", "bbbb", "error"),
+        ("image", "1721a9ca67e5e983", "", "error"),
         ("os", "debian 12", "debian 13", "info"),
         ("kernel", "6.1.0", "6.12.0", "info"),
         ("libc", "glibc 2.36", "glibc 2.41", "warning"),

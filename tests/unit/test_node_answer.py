@@ -53,7 +53,17 @@ A, B = "10.91.0.0/24", "10.92.0.0/24"
 def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What this machine tells of itself, which is as honest as can be."""
     home = str(tmp_path_factory.mktemp("home"))
-    return node_facts({"home": home, "python": "", "base_python": "", "mpirun": "", "sudo": False})
+    return node_facts(
+        {
+            "home": home,
+            "python": "",
+            "base_python": "",
+            "mpirun": "",
+            "sudo": False,
+            "container_image": "",
+            "engines": [],
+        }
+    )
 
 
 def printed(texts: list[str]) -> None:

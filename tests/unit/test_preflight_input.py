@@ -85,6 +85,9 @@ def test_the_report_is_plain_and_tells_whether_all_is_well() -> None:
     assert preflight_input.report_of(bad, answers, drift, "now")["ok"] is False
 
 
+ASKED_OF_NODES = ("python", "timeout", "container_image", "container_engine")  # which module node_facts is given
+
+
 def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
     role = yaml.safe_load((REPO / "roles/preflight/defaults/main.yml").read_text())
     documented = yaml.safe_load((REPO / "plugins/modules/preflight.py").read_text().split('r"""')[1].split('"""')[0])
@@ -96,7 +99,7 @@ def test_the_defaults_of_role_module_and_code_are_the_same() -> None:
         "needs_root",
     )  # the role takes them from what is to be done
     module = {name: value for name, value in module.items() if name not in elsewhere}
-    not_compared = {f"preflight_{name}" for name in ("python", "timeout", *elsewhere)}
+    not_compared = {f"preflight_{name}" for name in (*ASKED_OF_NODES, *elsewhere)}
     assert {f"preflight_{name}": value for name, value in module.items()} == {
         name: value for name, value in role.items() if name not in not_compared
     }

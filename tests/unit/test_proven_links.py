@@ -77,6 +77,8 @@ def test_what_the_links_of_a_node_depend_on(change: dict[str, Any]) -> None:
     digest = digest_of_node(**given)
     assert digest_of_node(**{**given, **change}) != digest
     of_others = {"digest": "of all nodes", "why": "x", "usable": [], "rejected": []}
+    image = {"versions": {**given["versions"], "image": "1721a9ca67e5e983"}}  # in which no link is tested
+    assert digest_of_node(**{**given, **image}) == digest
     assert digest_of_node(**{**given, "told": {"fabric": {**HEARD["n1"]["fabric"], **of_others}}}) == digest
 
 

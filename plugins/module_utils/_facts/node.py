@@ -11,6 +11,7 @@ import sys
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import image_of_node
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path, seat, torch_build
 
@@ -39,6 +40,14 @@ class Request(TypedDict):
     base_python: str  # makes their environment
     mpirun: str
     sudo: bool  # whether sudo may be tried
+    container_image: str  # that ranks run in; empty: none
+    engines: list[str]  # that may start it, the first choice first
+
+
+def image(engines: list[str], name: str) -> str:
+    """Return what tells an image from all others, shortened; empty if there is none."""
+    kind, _colon, digits = image_of_node(engines, name)[1].rpartition(":") if name else ("", "", "")
+    return f"{kind} {digits[:16]}".strip()
 
 
 def node_facts(request: Request) -> dict[str, object]:
@@ -68,7 +77,10 @@ def node_facts(request: Request) -> dict[str, object]:
         "gpu_health": gpu_health(),
         "wrappers": wrappers(home),
         "torch": torch,
-        "versions": versions(home, python, os.path.expanduser(request["mpirun"]), (torch or {}).get("version", "")),
+        "versions": {
+            **versions(home, python, os.path.expanduser(request["mpirun"]), (torch or {}).get("version", "")),
+            "image": image(request["engines"], request["container_image"]),
+        },
         "networks": survey(home) if LINUX else None,
         "seat": seat(home) if LINUX else None,
     }

@@ -66,20 +66,19 @@ def look(wanted: WantedContainer, request: SurveyRequest, home: str) -> tuple[Co
     found = nothing_found(wanted)
     read_only = any(mode for _here, _there, mode in wanted["mounts"])
     fits = fitting(wanted["engine"], wanted["image"], read_only)
-    there = [name for name in fits if on_search_path(ENGINES[name].program)]
-    if not there:
-        return {**found, "flaw": ImageFlaw.NO_ENGINE}, None
-    found["engine"] = there[0]
-    found["image"], flaw, said = image_id(there[0], wanted["image"])
+    found["engine"], found["image"], flaw, said = image_of_node(fits, wanted["image"])
     if flaw != ImageFlaw.NONE:
-        return flawed(found, flaw, said), None
+        return {**found, "flaw": flaw, "said": said}, None
     return look_inside(wanted, request, home, found)
 
 
-def flawed(found: ContainerFacts, flaw: ImageFlaw, said: str) -> ContainerFacts:
-    """Return what is known of an image that has a flaw, with the reason for it that the engine's words hide."""
-    flaw, said = reason_for(found["engine"], flaw, said)
-    return {**found, "flaw": flaw, "said": said}
+def image_of_node(engines: Sequence[str], image: str) -> tuple[str, str, ImageFlaw, str]:
+    """Return the first of the engines that is here, the image's id, what is wrong, and what the engine said."""
+    there = [name for name in engines if name in ENGINES and on_search_path(ENGINES[name].program)]
+    if not there:
+        return "", "", ImageFlaw.NO_ENGINE, ""
+    found, flaw, said = image_id(there[0], image)
+    return (there[0], found, *reason_for(there[0], flaw, said))
 
 
 def nothing_found(wanted: WantedContainer) -> ContainerFacts:
@@ -146,7 +145,8 @@ def look_inside(
     rc, out, err = fenced(argv, START_SECONDS)
     if rc:
         end_containers(found["engine"], [name])
-        return flawed(found, FLAWS.get(rc, ImageFlaw.NOT_STARTED), error_line(err)), None
+        flaw, said = reason_for(found["engine"], FLAWS.get(rc, ImageFlaw.NOT_STARTED), error_line(err))
+        return {**found, "flaw": flaw, "said": said}, None
     try:
         inner = IMAGE_FACTS(json.loads(out[-ANSWER_BYTES:].splitlines()[-1]))
     except (BadFrame, ValueError, IndexError, RecursionError):

@@ -91,10 +91,11 @@ ACTIVATION: dict[str, Check] = {
     "variables": mapped(like(conda.NAME, "the name of a variable"), one_line, conda.MOST),
 }
 GROUPS_MOST = 256  # of a user, as words of a command line
+IMAGE_ID = like(re.compile(r"[A-Za-z0-9:]{0,100}\Z"), "the id of an image")
 CONTAINER: Form[ContainerFacts] = Form(
     {
         "engine": one_of("", *ENGINES),
-        "image": like(re.compile(r"[A-Za-z0-9:]{0,100}\Z"), "the id of an image"),
+        "image": IMAGE_ID,
         "devices": listed(one_of(*DEVICES), len(DEVICES)),
         "limits": mapped(one_of(*LIMITS), listed(whole(-1, (1 << 63) - 1), 2), len(LIMITS)),
         "gid": whole(0, (1 << 32) - 1),

@@ -175,7 +175,7 @@ FACTS = exact(
         "gpu_health": GPU_HEALTH,
         "wrappers": those(DIGEST, 100_000),
         "torch": optional(exact(dict.fromkeys(("version", *BUILDS), short()))),
-        "versions": exact(dict.fromkeys(VERSIONS, short())),
+        "versions": exact(dict.fromkeys(VERSIONS, short()), {"image": short()}),
         "networks": optional(NETWORKS),
         "seat": optional(SEAT),
     }

@@ -230,6 +230,16 @@ PROPERTIES: Mapping[str, Property] = {
         name: Property(differs("error", LAUNCHERS[name].title, MIXED, LAUNCHERS[name].mixed), by_setup=True)
         for name in MPIS
     },
+    "image": Property(
+        differs(
+            "error",
+            "the image that ranks run in",
+            "train.yml refuses nodes with different images, for their ranks would run different programs",
+            "plugin_utils/_launch/containers.py",
+            "bring one to all nodes: ansible-playbook setup.yml -e container_image=NAME -e container_archive=/its.tar",
+        ),
+        by_setup=True,
+    ),
     "ucx": Property(
         differs(
             "warning",

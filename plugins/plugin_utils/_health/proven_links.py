@@ -69,7 +69,8 @@ def digest_of_node(facts: Mapping[str, object], versions: Mapping[str, str], tol
     """Return the digest of what the tests of a node's links depend on. `told`: its fabric.json, under `fabric`."""
     fabric, host = (found if isinstance(found, Mapping) else {} for found in (told.get("fabric"), facts.get("host")))
     machine = {name: host.get(name) for name in ("machine_id", "host_keys")}
-    return digest_of([machine, dict(versions), {name: fabric.get(name) for name in SEAT}])
+    own = {name: version for name, version in versions.items() if name != "image"}  # in which no link is tested
+    return digest_of([machine, own, {name: fabric.get(name) for name in SEAT}])
 
 
 def digests(

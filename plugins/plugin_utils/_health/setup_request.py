@@ -22,7 +22,7 @@ PARTS: Mapping[str, Sequence[str]] = {
     "backends": tuple(name for name, row in BACKENDS.items() if row.ours),
 }
 # The tags of steps of setup.yml in which no node needs the others.
-STEPS_OF_ONE = {"prerequisites", "accelerators", "libraries", "mpi", "pytorch", "torch_backends"}
+STEPS_OF_ONE = {"prerequisites", "container", "accelerators", "libraries", "mpi", "pytorch", "torch_backends"}
 
 
 def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, object]) -> list[str]:

@@ -16,7 +16,11 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import PARTS, parse_container
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
+    PARTS,
+    ContainerSetting,
+    parse_container,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     LEASE_SECONDS,
@@ -222,7 +226,17 @@ def node_from_hostvars(name: str, variables: Mapping[str, object]) -> Node:
         interpreter=interpreter,
         env=parse_environment(to_plain(variables.get("torchfleet_env") or {}), f"torchfleet_env of {name}"),
         vaulted=vaulted_names(variables.get("torchfleet_env")),
-        container=parse_container(
-            {part: to_plain(variables.get(f"torchfleet_{part}")) for part in PARTS}, f" of {name}", "torchfleet_"
-        ),
+        container=own_container(name, variables),
     )
+
+
+def own_container(name: str, variables: Mapping[str, object]) -> ContainerSetting:
+    """Return what ranks of a host run in by the inventory. InputError."""
+    given = {part: to_plain(variables.get(f"torchfleet_{part}")) for part in PARTS}
+    return parse_container(given, f" of {name}", "torchfleet_")
+
+
+def container_of(name: str, variables: Mapping[str, object], image: str, engine: str) -> ContainerSetting:
+    """Return what ranks of a host run in. Empty texts: what the inventory says. InputError."""
+    given = {"container_image": image or None, "container_engine": engine or None}
+    return parse_container(given, default=own_container(name, variables))

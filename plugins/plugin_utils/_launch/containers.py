@@ -29,7 +29,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, STARTED_BY_SLURMD
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import ContainerFacts, NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.user_namespaces import TURNED_ON
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
     ContainerSetting,
@@ -94,7 +94,8 @@ def check_containers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
         if found is None:
             raise InputError("container_image", node.container.image, f"{node.name} did not look at it: try again")
         if found["flaw"]:
-            raise InputError("container_image", node.container.image, flaw_of(node.name, node.container, found))
+            why = flaw_of(node.name, node.container, found["engine"], found["flaw"], found["said"])
+            raise InputError("container_image", node.container.image, why)
         if found["engine"] not in node.container.fitting:
             raise InputError(
                 f"answer of {node.name}", found["engine"], "this engine was not asked for: look at that node"
@@ -105,12 +106,12 @@ def check_containers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
         raise InputError("container_image", each, "not one image on all nodes: bring the same one to each of them")
 
 
-def flaw_of(name: str, wanted: ContainerSetting, found: ContainerFacts) -> str:
-    """Return what is wrong with an image on a node, and what to do about it."""
-    row = ENGINES.get(found["engine"])
+def flaw_of(name: str, wanted: ContainerSetting, engine: str, flaw: ImageFlaw, said: str) -> str:
+    """Return what is wrong with an image on a node, and what to do about it. `said`: by the engine."""
+    row = ENGINES.get(engine)
     title, fetch = (row.title, row.fetch) if row else ("", "")
     fits = " or ".join(ENGINES[each].program for each in wanted.fitting)
-    form, said = form_of(wanted.image), found["said"]
+    form = form_of(wanted.image)
     kind = {DIRECTORY: "directory", FILE: "file"}.get(form, "image")
     turn_on = f"sysctl -w {said if said in TURNED_ON else TURNED_ON[0]}"  # to type: not what a node makes up
     python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
@@ -124,7 +125,7 @@ def flaw_of(name: str, wanted: ContainerSetting, found: ContainerFacts) -> str:
         ImageFlaw.OLD_PYTHON: f"on {name} {said}; {python}",
         ImageFlaw.NOT_STARTED: f"{title} could not start it on {name} ({said})",
         ImageFlaw.NO_NAMESPACES: f"{title} needs user namespaces, which are off on {name}; as root there: {turn_on}",
-    }.get(found["flaw"], str(found["flaw"]))
+    }.get(flaw, str(flaw))
 
 
 def plan_container(

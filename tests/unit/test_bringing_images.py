@@ -1,0 +1,166 @@
+"""An image comes to a node: what is refused before, what is to be done, and what is remembered of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software import images as on_node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import parse_container
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import take
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.images import (
+    ANSWER,
+    check_source,
+    step_for,
+    sum_of_archive,
+)
+
+SUM = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+SEEN: dict[str, Any] = {
+    "engine": "podman",
+    "id": "1721a9ca67e5",
+    "flaw": "",
+    "said": "",
+    "loaded": SUM,
+    "place": f"/home/me/.torchfleet/images/{SUM[:32]}-01234567.tar",
+    "brought": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("image", "archive", "pull", "said"),
+    [
+        ("none", "/a.tar", False, r"container_archive: got .*; it is for an image: name that: -e container_image="),
+        ("none", "", True, r"container_pull: got true; it is for an image"),
+        ("train:1", "/a.tar", True, r"container_pull is set too: leave one of them out"),
+        ("/images/train", "", True, r"an image that is a path is not pulled: -e container_archive="),
+        ("/images/train.sif", "/a.tar", False, r"container_image is /images/train.sif, so give a .sif file"),
+        ("train:1", "/a.sif", False, r"container_image is train:1, so give an archive of files"),
+    ],
+)
+def test_what_cannot_be_brought_is_refused_before(image: str, archive: str, pull: bool, said: str) -> None:
+    with pytest.raises(InputError, match=said) as refused:
+        check_source(parse_container({"container_image": image}), archive, pull)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("image", "engine", "archive"),
+    [
+        ("train:1", "auto", "/a.tar.gz"),
+        ("/i/train", "charliecloud", "/a.tar"),
+        ("/i/train", "apptainer", "/a.sif"),
+        ("/i/train.sif", "auto", "/a.sif"),
+    ],
+)
+def test_what_each_kind_of_image_comes_from(image: str, engine: str, archive: str) -> None:
+    check_source(parse_container({"container_image": image, "container_engine": engine}), archive, False)
+
+
+def test_an_archive_is_read_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"test")
+    assert sum_of_archive(str(tmp_path / "a.tar")) == SUM == on_node.sum_of(str(tmp_path / "a.tar"))
+    for name in ("none.tar", "."):
+        with pytest.raises(InputError, match="there is no such file: podman save -o"):
+            sum_of_archive(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sha256", "pull", "step"),
+    [
+        ({}, SUM, False, ""),
+        ({"loaded": ""}, SUM, False, "load"),  # there, and of unknown origin
+        ({"loaded": "0" * 64}, SUM, False, "load"),
+        ({}, "", True, ""),
+        ({"id": ""}, "", True, "pull"),
+        ({"id": ""}, "", False, ""),
+    ],
+)
+def test_what_is_to_be_done(changed: dict[str, Any], sha256: str, pull: bool, step: str) -> None:
+    assert step_for(take("n1", "container_image", ANSWER, {**SEEN, **changed}), sha256, pull) == step
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"place": "../../etc/x"}, {"engine": "other"}, {"loaded": "x"}, {"flaw": "odd"}, {"brought": 1}, {"id": "a b"}],
+)
+def test_what_no_node_can_answer_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="answer of n1"):
+        take("n1", "container_image", ANSWER, {**SEEN, **changed})
+
+
+@pytest.mark.parametrize(
+    ("name", "usual"),
+    [
+        ("localhost/train:1", "train:1"),
+        ("docker.io/library/debian", "debian:latest"),
+        ("r.example.com:5000/train", "r.example.com:5000/train:latest"),
+        ("docker.io/me/train:2", "me/train:2"),
+    ],
+)
+def test_one_image_by_all_its_names(name: str, usual: str) -> None:
+    assert on_node.usual(name) == usual
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("Getting image\nLoaded image: localhost/train:1\n", ["localhost/train:1"]),  # podman 4.3.1
+        ("Loaded image: train:1\nLoaded image: train:2\n", ["train:1", "train:2"]),  # docker 20.10.24
+        ("Loaded image ID: sha256:1721a9ca67e5\n", ["sha256:1721a9ca67e5"]),
+        ("Loaded image: --force\n", []),
+    ],
+)
+def test_what_an_engine_says_that_it_loaded(said: str, names: list[str]) -> None:
+    assert on_node.LOADED.findall(said) == names
+
+
+def test_a_note_is_of_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = os.uname().nodename
+    note: on_node.Note = {"host": host, "engine": "podman", "image": "a:1", "id": "1", "sha256": "", "names": ["a:1"]}
+    on_node.write_note(str(tmp_path), note)
+    path = on_node.note_path(str(tmp_path), "podman", "a:1")
+    assert on_node.read_note(path) == note and Path(path).stat().st_mode & 0o777 == 0o600
+    for odd in ({**note, "host": "another"}, {**note, "names": [1]}, {**note, "engine": "rm"}, ["a"], {}):
+        Path(path).write_text(json.dumps(odd))
+        assert on_node.read_note(path) is None
+
+
+def test_a_file_of_an_image_is_laid_and_removed(tmp_path: Path) -> None:
+    """A .sif file is put to its path as it is; what is there by then is somebody's own and stays."""
+    image, home = tmp_path / "images/train.sif", tmp_path / "home"
+    (home / "images").mkdir(parents=True)
+    for content in (b"first", b"second"):
+        archive = home / "images/a.sif"
+        archive.write_bytes(content)
+        on_node.load(str(home), "apptainer", str(image), str(archive), hashlib.sha256(content).hexdigest())
+        assert image.read_bytes() == content and not archive.exists()
+    assert on_node.removable(str(home)) == [f"image {image} (apptainer)"]
+    mine = image.read_bytes()
+    image.write_bytes(b"somebody's own")
+    assert on_node.removable(str(home)) == []
+    image.write_bytes(mine)
+    on_node.remove(str(home))
+    assert not image.exists() and not (home / "images").exists()
+
+
+def test_an_archive_that_was_cut_off_is_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "a.sif").write_bytes(b"tes")
+    with pytest.raises(on_node.ImageError, match="sha256 differs"):
+        on_node.load(str(tmp_path), "apptainer", str(tmp_path / "i.sif"), str(tmp_path / "a.sif"), SUM)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_may_not_be_written_to_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "image/usr").mkdir(parents=True)
+    (tmp_path / "image/usr/file").touch()
+    (tmp_path / "image/usr").chmod(0o500)
+    (tmp_path / "image/link").symlink_to("/")
+    on_node.drop_path(str(tmp_path / "image"))
+    assert list(tmp_path.iterdir()) == []
