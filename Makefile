@@ -43,7 +43,7 @@ help:
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
 	@echo 'make stack        Open MPI with UCX and UCC, built from its source on lab nodes (some ten minutes)'
-	@echo 'make containers   ranks in images, with three engines on lab nodes, and faults there (some ten minutes)'
+	@echo 'make containers   ranks in images, with three engines on lab nodes, and faults there (a quarter of an hour)'
 	@echo 'make compat       programs of others, unchanged, with packages of the index (half an hour; docs/frameworks.md)'
 	@echo 'make storage      role storage with real NFS, on machines with a kernel of their own (root; half an hour)'
 	@echo 'make node-containers  long-lived containers with an sshd of their own, as nodes (root; some three minutes)'
