@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +65,6 @@ setsid dockerd --data-root /run/docker-data --default-cgroupns-mode private --br
 """
 
 
-# An sshd of the node whose logins may make no user namespaces: the limit is that of a namespace of its own, with the
-# same users. The limit of the node is that of this machine.
-LIMITED_SSHD = "echo 0 > /proc/sys/user/max_user_namespaces; exec /usr/sbin/sshd -D"
-
-
 def export_image(into: Path) -> tuple[Path, Path]:
     """Write the image, Debian with Python and nothing else, as a directory and as an archive. Return both paths."""
     base = image.bootstrap("bookworm", "")
@@ -119,31 +110,6 @@ class InImages:
         words = ["nsenter", "--target", str(self.cluster.lab.init(node)[0]), *spaces]
         subprocess.run([*words, "unshare", "--mount", "--cgroup", "sh", "-c", DOCKERD], check=True)
         wait_until(lambda: self.cluster.lab.ssh(node, "docker", "version", check=False).returncode == 0, 60)
-
-    @contextlib.contextmanager
-    def without_user_namespaces(self, node: str) -> Iterator[None]:
-        """Have logins to a node make no user namespaces until this ends."""
-        lab = self.cluster.lab
-        lab.root(node, "systemctl", "stop", "ssh")
-        self.end_sshd(node)
-        spaces = [f"--{name}" for name in ("mount", "uts", "ipc", "net", "pid", "cgroup")]
-        same = ["--map-users", "0,0,65536", "--map-groups", "0,0,65536"]
-        words = ["nsenter", "--target", str(lab.init(node)[0]), *spaces, "unshare", "--user", *same]
-        with subprocess.Popen([*words, "sh", "-c", LIMITED_SSHD]) as sshd:
-            try:
-                wait_until(lambda: lab.ssh(node, "true", check=False).returncode == 0, 20)
-                assert lab.ssh(node, "unshare", "--user", "true", check=False).returncode != 0
-                yield
-            finally:
-                self.end_sshd(node)
-                sshd.wait(20)
-                lab.root(node, "systemctl", "start", "ssh")
-
-    def end_sshd(self, node: str) -> None:
-        """End all logins to a node, and what takes new ones."""
-        for pid in self.processes(node, "sshd"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
     def start(self, engine: str, script: Path, **given: Any) -> Job:
         """Start a job of two ranks on each node; come back while it runs."""

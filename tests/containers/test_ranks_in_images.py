@@ -146,15 +146,6 @@ def test_what_cannot_be_is_refused(
     nothing_is_left(images, "torchfleet.py")
 
 
-def test_user_namespaces_that_are_off_are_named(images: InImages, folder: Path) -> None:
-    with images.without_user_namespaces("n1"):
-        for engine, title in (("podman", "Podman"), ("charliecloud", "Charliecloud")):
-            job = images.play(engine, folder / "sum.py", nodes=["n1"])
-            assert job.process.returncode == 2
-            line = f"{title} needs user namespaces, which are off on n1; as root there: sysctl -w user.max_user"
-            assert line in job.output, job.output
-
-
 def test_an_image_that_differs_on_one_node_is_refused(images: InImages, folder: Path) -> None:
     lab, tag = images.cluster.lab, "localhost/differs:1"
     lab.ssh("n1", f"podman tag {IMAGES['podman']} {tag}")

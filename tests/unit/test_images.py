@@ -410,9 +410,12 @@ def test_user_namespaces_that_are_off_are_found(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(user_namespaces, "turned_off", lambda: setting)
     failed, off = reasons.ImageFlaw.ENGINE_FAILED, reasons.ImageFlaw.NO_NAMESPACES
     cases = (("podman", 1000, (off, setting)), ("podman", 0, (failed, "")), ("docker", 1000, (failed, "")))
+    assert user_namespaces.reason_for("charliecloud", reasons.ImageFlaw.NO_IMAGE, "")[0] == reasons.ImageFlaw.NO_IMAGE
     for engine, uid, told in cases:
         monkeypatch.setattr(os, "getuid", lambda uid=uid: uid)
         assert user_namespaces.reason_for(engine, failed, "") == told
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert user_namespaces.reason_for("podman", reasons.ImageFlaw.NO_IMAGE, "") == (off, setting)
 
 
 @pytest.mark.parametrize("engine", ["", "charliecloud", "apptainer"])

@@ -29,6 +29,8 @@ def turned_off(root: str = "/proc/sys") -> str:
 
 def reason_for(engine: str, flaw: ImageFlaw, said: str) -> tuple[ImageFlaw, str]:
     """Return a flaw of an image and what is said of it; NO_NAMESPACES if that explains why its engine fails."""
-    needs = ENGINES[engine].user_namespaces and os.getuid() != 0
-    setting = turned_off() if needs and flaw in (ImageFlaw.ENGINE_FAILED, ImageFlaw.NOT_STARTED) else ""
+    row = ENGINES[engine]
+    # Podman 4.3.1 without them ends as if the image were not there.
+    failed = flaw in (ImageFlaw.ENGINE_FAILED, ImageFlaw.NOT_STARTED) or (flaw == ImageFlaw.NO_IMAGE and row.exists)
+    setting = turned_off() if failed and row.user_namespaces and os.getuid() != 0 else ""
     return (ImageFlaw.NO_NAMESPACES, setting) if setting else (flaw, said)
