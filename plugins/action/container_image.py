@@ -77,7 +77,8 @@ class ActionModule(OnNode):
         if self._task.check_mode:
             return {**told, "id": "", "msg": f"would {step} {setting.image}: {title}"}
         if step == "load" and not seen["brought"]:
-            copied = self.bring_file(str(Path(self.given["archive"]).expanduser()), seen["place"], self.variables)
+            archive = Path(self.given["archive"]).expanduser().absolute()  # Ansible seeks others beside the playbook
+            copied = self.bring_file(str(archive), seen["place"], self.variables)
             if copied.get("failed"):
                 return {"failed": True, "msg": f"container: the archive did not come to {self.node}: {why(copied)}"}
         answer = self.part(step, **named)

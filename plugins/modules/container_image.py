@@ -184,7 +184,7 @@ def main() -> None:
     except images.ImageError as error:
         module.fail_json(msg=f"{given['image'] or 'images'}: {error}")
     except OSError as error:
-        module.fail_json(msg=f"{error.filename} cannot be written: {error.strerror}")
+        module.fail_json(msg=f"{error.filename or given['home']}: {error.strerror or error}")
     changed = bool(found["removed"]) if part == "remove" else part != "look"
     module.exit_json(changed=changed, **found)
 

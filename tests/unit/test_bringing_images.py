@@ -41,6 +41,7 @@ SEEN: dict[str, Any] = {
         ("train:1", "/a.tar", True, r"container_pull is set too: leave one of them out"),
         ("/images/train", "", True, r"an image that is a path is not pulled: -e container_archive="),
         ("/images/train.sif", "/a.tar", False, r"container_image is /images/train.sif, so give a .sif file"),
+        ("r.example.com/train@sha256:1", "/a.tar", False, r"no archive has a digest: name it with a tag"),
         ("train:1", "/a.sif", False, r"container_image is train:1, so give an archive of files"),
     ],
 )
@@ -114,40 +115,96 @@ def test_one_image_by_all_its_names(name: str, usual: str) -> None:
         ("Getting image\nLoaded image: localhost/train:1\n", ["localhost/train:1"]),  # podman 4.3.1
         ("Loaded image: train:1\nLoaded image: train:2\n", ["train:1", "train:2"]),  # docker 20.10.24
         ("Loaded image ID: sha256:1721a9ca67e5\n", ["sha256:1721a9ca67e5"]),
-        ("Loaded image: --force\n", []),
+        ("Loaded image(s): localhost/train:1,localhost/train:2\n", ["localhost/train:1", "localhost/train:2"]),
+        ("Loaded image(s): @1721a9ca67e5\n", ["1721a9ca67e5"]),
+        ("Loaded image: --force\nLoaded image(s): -f,a b\n", []),
     ],
 )
 def test_what_an_engine_says_that_it_loaded(said: str, names: list[str]) -> None:
-    assert on_node.LOADED.findall(said) == names
+    assert on_node.loaded_names(said) == names
 
 
-def test_a_note_is_of_one_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_is_of_one_node(tmp_path: Path) -> None:
     host = os.uname().nodename
-    note: on_node.Note = {"host": host, "engine": "podman", "image": "a:1", "id": "1", "sha256": "", "names": ["a:1"]}
+    note: on_node.Note = {"host": host, "engine": "podman", "image": "a:1", "id": "1", "sha256": "", "own": True}
     on_node.write_note(str(tmp_path), note)
     path = on_node.note_path(str(tmp_path), "podman", "a:1")
     assert on_node.read_note(path) == note and Path(path).stat().st_mode & 0o777 == 0o600
-    for odd in ({**note, "host": "another"}, {**note, "names": [1]}, {**note, "engine": "rm"}, ["a"], {}):
+    for odd in ({**note, "host": "another"}, {**note, "own": "yes"}, {**note, "engine": "rm"}, ["a"], {}):
         Path(path).write_text(json.dumps(odd))
         assert on_node.read_note(path) is None
+
+
+def bring(home: Path, image: Path, content: bytes) -> None:
+    """Load a .sif file of this content, as the module does when the archive has come."""
+    (home / "images").mkdir(parents=True, exist_ok=True)
+    sha256 = hashlib.sha256(content).hexdigest()
+    archive = on_node.archive_path(str(home), sha256, ".sif")
+    Path(archive).write_bytes(content)
+    on_node.load(str(home), "apptainer", str(image), archive, sha256)
+    assert not Path(archive).exists()
 
 
 def test_a_file_of_an_image_is_laid_and_removed(tmp_path: Path) -> None:
     """A .sif file is put to its path as it is; what is there by then is somebody's own and stays."""
     image, home = tmp_path / "images/train.sif", tmp_path / "home"
-    (home / "images").mkdir(parents=True)
     for content in (b"first", b"second"):
-        archive = home / "images/a.sif"
-        archive.write_bytes(content)
-        on_node.load(str(home), "apptainer", str(image), str(archive), hashlib.sha256(content).hexdigest())
-        assert image.read_bytes() == content and not archive.exists()
+        bring(home, image, content)
+        assert image.read_bytes() == content and [path.name for path in image.parent.iterdir()] == ["train.sif"]
     assert on_node.removable(str(home)) == [f"image {image} (apptainer)"]
     mine = image.read_bytes()
     image.write_bytes(b"somebody's own")
     assert on_node.removable(str(home)) == []
     image.write_bytes(mine)
+    Path(on_node.archive_path(str(home), "0" * 64, ".sif")).write_bytes(b"of a run that was cut off")
     on_node.remove(str(home))
     assert not image.exists() and not (home / "images").exists()
+
+
+@pytest.mark.parametrize("other", ["file", "directory", "link"])
+def test_what_is_at_the_path_and_was_not_brought_stays(tmp_path: Path, other: str) -> None:
+    """A path that is mistyped may be anybody's: a home directory, data."""
+    image = tmp_path / "images/train.sif"
+    image.parent.mkdir()
+    (tmp_path / "data").write_bytes(b"data")
+    if other == "directory":
+        image.mkdir()
+        (image / "data").write_bytes(b"data")
+    elif other == "link":
+        image.symlink_to(tmp_path / "data")
+    else:
+        image.write_bytes(b"data")
+    with pytest.raises(on_node.ImageError, match="something else is at this path") as refused:
+        bring(tmp_path / "home", image, b"image")
+    assert "\n" not in str(refused.value)
+    kept = image / "data" if other == "directory" else image
+    assert kept.read_bytes() == b"data" and [path.name for path in image.parent.iterdir()] == ["train.sif"]
+    assert on_node.removable(str(tmp_path / "home")) == []
+
+
+def test_nodes_that_share_the_path_of_an_image_bring_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one finds the same image there. Who brought it removes it, and either may replace it."""
+    image, real = tmp_path / "images/train.sif", os.uname()
+
+    def on(node: str) -> Path:
+        monkeypatch.setattr(os, "uname", lambda: os.uname_result((real[0], node, *real[2:])))
+        return tmp_path / "home"
+
+    for first, second, content in (("n1", "n2", b"first"), ("n2", "n1", b"second")):
+        for node in (first, second):
+            bring(on(node), image, content)
+        assert image.read_bytes() == content and [path.name for path in image.parent.iterdir()] == ["train.sif"]
+    for node in ("n1", "n2"):
+        on_node.remove(str(on(node)))
+    assert not image.exists() and not (tmp_path / "home/images").exists()
+
+
+def test_an_image_that_was_there_is_not_removed(tmp_path: Path) -> None:
+    image = tmp_path / "train.sif"
+    image.write_bytes(b"image")
+    bring(tmp_path / "home", image, b"image")
+    on_node.remove(str(tmp_path / "home"))
+    assert image.read_bytes() == b"image"
 
 
 def test_an_archive_that_was_cut_off_is_not_loaded(tmp_path: Path) -> None:
@@ -157,10 +214,16 @@ def test_an_archive_that_was_cut_off_is_not_loaded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_may_not_be_written_to_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "image/usr").mkdir(parents=True)
-    (tmp_path / "image/usr/file").touch()
-    (tmp_path / "image/usr").chmod(0o500)
-    (tmp_path / "image/link").symlink_to("/")
-    on_node.drop_path(str(tmp_path / "image"))
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("mode", [0o500, 0o300, 0o000])
+def test_a_directory_that_may_not_be_written_to_is_removed(tmp_path: Path, mode: int) -> None:
+    """Tests may run as root, whom no mode stops: then only what chmod is asked to do is tested."""
+    (tmp_path / "image/usr/lib").mkdir(parents=True)
+    (tmp_path / "image/usr/lib/file").touch()
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o711)
+    (tmp_path / "image/link").symlink_to(outside)
+    for name in ("image/usr/lib", "image/usr"):
+        (tmp_path / name).chmod(mode)
+    on_node.take_away(str(tmp_path / "image"))
+    assert list(tmp_path.iterdir()) == [outside] and outside.stat().st_mode & 0o777 == 0o711
+    on_node.take_away(str(tmp_path / "image"))  # another node was faster

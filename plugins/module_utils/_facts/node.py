@@ -29,6 +29,7 @@ from .storage import loose, place
 from .user import sudo_state, user_name
 from .versions import versions, wrappers
 
+IMAGE_SECONDS = 15.0  # for each question to an engine: three of them are less than a look at a node may take
 LINUX = sys.platform.startswith("linux")
 
 
@@ -46,7 +47,7 @@ class Request(TypedDict):
 
 def image(engines: list[str], name: str) -> str:
     """Return what tells an image from all others, shortened; empty if there is none."""
-    kind, _colon, digits = image_of_node(engines, name)[1].rpartition(":") if name else ("", "", "")
+    kind, _colon, digits = image_of_node(engines, name, IMAGE_SECONDS)[1].rpartition(":") if name else ("", "", "")
     return f"{kind} {digits[:16]}".strip()
 
 

@@ -72,12 +72,17 @@ def look(wanted: WantedContainer, request: SurveyRequest, home: str) -> tuple[Co
     return look_inside(wanted, request, home, found)
 
 
-def image_of_node(engines: Sequence[str], image: str) -> tuple[str, str, ImageFlaw, str]:
-    """Return the first of the engines that is here, the image's id, what is wrong, and what the engine said."""
+def image_of_node(
+    engines: Sequence[str], image: str, seconds: float = START_SECONDS
+) -> tuple[str, str, ImageFlaw, str]:
+    """Return the first of the engines that is here, the image's id, what is wrong, and what the engine said.
+
+    `seconds`: for each question to the engine, at most three.
+    """
     there = [name for name in engines if name in ENGINES and on_search_path(ENGINES[name].program)]
     if not there:
         return "", "", ImageFlaw.NO_ENGINE, ""
-    found, flaw, said = image_id(there[0], image)
+    found, flaw, said = image_id(there[0], image, seconds)
     return (there[0], found, *reason_for(there[0], flaw, said))
 
 
@@ -112,18 +117,18 @@ def limits() -> dict[str, list[int]]:
     return found
 
 
-def image_id(engine: str, image: str) -> tuple[str, ImageFlaw, str]:
+def image_id(engine: str, image: str, seconds: float = START_SECONDS) -> tuple[str, ImageFlaw, str]:
     """Return what tells an image from all others, what is wrong with it, and what the engine said."""
     row = ENGINES[engine]
     if not row.identify:
         return path_id(image)
-    rc, _out, err = ask(row.works, START_SECONDS) if row.works else (0, "", "")
+    rc, _out, err = ask(row.works, seconds) if row.works else (0, "", "")
     if rc:
         return "", ImageFlaw.ENGINE_FAILED, error_line(err)
-    rc, _out, err = ask([*row.exists, image], START_SECONDS)
+    rc, _out, err = ask([*row.exists, image], seconds)
     if rc:
         return "", ImageFlaw.NO_IMAGE if rc == 1 else ImageFlaw.ENGINE_FAILED, error_line(err)
-    rc, out, err = ask([*row.identify, image], START_SECONDS)
+    rc, out, err = ask([*row.identify, image], seconds)
     found = out.strip().rpartition(":")[2]  # Docker's have their algorithm before them
     if rc or not re.match(r"[0-9a-f]{12,80}\Z", found):
         return "", ImageFlaw.ENGINE_FAILED, error_line(err)

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 import tempfile
-from typing import Callable, Mapping, NamedTuple, Sequence, TypedDict, cast
+from typing import Callable, Iterator, Mapping, NamedTuple, Sequence, TypedDict, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask, error_line, image_id
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
@@ -24,11 +24,15 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
     NAMED,
     form_of,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.image_paths import path_id
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
 
 IMAGES = "images"  # directory in torchfleet's home: a note for each image, and archives until they are loaded
 LOAD_SECONDS = 3600.0  # for an image of some 30 GB on a slow disk
-LOADED = re.compile(r"Loaded images?(?: ID)?: ([A-Za-z0-9][A-Za-z0-9._/:@-]{0,400})$", re.MULTILINE)
+# What an engine says that it loaded: a name, several (Podman 3), or an id.
+LOADED = re.compile(r"Loaded image(?:s|\(s\))?(?: ID)?: (\S{1,2000})$", re.MULTILINE)
+LOADED_NAME = re.compile(r"@?([A-Za-z0-9][A-Za-z0-9._/:@-]{0,400})\Z")
 ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".sif", ".sqfs")  # of archives, by which some engines know their kind
 PREFIXES = ("docker.io/library/", "docker.io/", "localhost/")  # which engines put before a short name
 
@@ -44,10 +48,10 @@ class Verbs(NamedTuple):
     pull: tuple[str, ...]
     tag: tuple[str, ...]  # then what there is, and its new name
     drop: tuple[str, ...]  # then a name: the image itself goes with its last one
-    names: tuple[str, ...]  # prints all
+    names: tuple[str, ...]  # prints all, each with its id
 
 
-LISTING = ("images", "--format", "{{.Repository}}:{{.Tag}}")
+LISTING = ("images", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}")
 VERBS: Mapping[str, Verbs] = {
     name: Verbs((name, "load", "--input"), (name, "pull"), (name, "tag"), (name, "rmi"), (name, *LISTING))
     for name in ("podman", "docker")
@@ -60,14 +64,14 @@ UNPACK: Mapping[str, Callable[[str, str], list[str]]] = {
 
 
 class Note(TypedDict):
-    """What was brought to a node. `sha256`: of its archive, empty if it was pulled; `names`: those that it brought."""
+    """What was brought to a node. `sha256`: of its archive, empty if it was pulled; `own`: it was not there before."""
 
     host: str
     engine: str
     image: str
     id: str
     sha256: str
-    names: list[str]
+    own: bool
 
 
 def source_of(archive: str) -> str:
@@ -86,8 +90,12 @@ def note_path(home: str, engine: str, image: str) -> str:
 
 def archive_path(home: str, sha256: str, ending: str) -> str:
     """Return where the controller puts an archive. Its ending tells engines how it is packed."""
-    host = hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
-    return os.path.join(home, IMAGES, f"{sha256[:32]}-{host}{ending}")
+    return os.path.join(home, IMAGES, f"{sha256[:32]}-{host_digest()}{ending}")
+
+
+def host_digest() -> str:
+    """Return what tells this node from others that share its home."""
+    return hashlib.sha256(os.uname().nodename.encode()).hexdigest()[:8]
 
 
 def ending_of(archive: str) -> str:
@@ -101,7 +109,8 @@ def read_note(path: str) -> Note | None:
         with open(path) as file:
             found = json.load(file)
         texts = [found[name] for name in ("host", "engine", "image", "id", "sha256")]
-        fits = all(isinstance(text, str) for text in [*texts, *found["names"]]) and found["engine"] in ENGINES
+        fits = all(isinstance(text, str) for text in texts) and isinstance(found["own"], bool)
+        fits = fits and found["engine"] in ENGINES
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return cast("Note", found) if fits and found["host"] == os.uname().nodename else None
@@ -127,9 +136,17 @@ def said_by(argv: Sequence[str], what: str, seconds: float = LOAD_SECONDS) -> st
     return out
 
 
-def names_in(engine: str) -> list[str]:
-    """Return the names of all images of an engine."""
-    return said_by(VERBS[engine].names, f"{ENGINES[engine].title} does not list its images").split()
+def names_in(engine: str) -> dict[str, str]:
+    """Return the names of all images of an engine, and the id that each stands for. ImageError."""
+    said = said_by(VERBS[engine].names, f"{ENGINES[engine].title} does not list its images")
+    rows = [words for words in map(str.split, said.splitlines()) if len(words) == 2 and "<none>" not in words[0]]
+    return {name: found.rpartition(":")[2] for name, found in rows}
+
+
+def loaded_names(said: str) -> list[str]:
+    """Return the names or ids of what an engine says that it loaded."""
+    found = [LOADED_NAME.match(name) for line in LOADED.findall(said) for name in line.split(",")]
+    return [name.group(1) for name in found if name]
 
 
 def sum_of(path: str) -> str:
@@ -154,44 +171,62 @@ def load(home: str, engine: str, image: str, archive: str, sha256: str) -> Note:
         raise ImageError("the archive that arrived is not the one that was sent (sha256 differs): try again")
     before = image_id(engine, image)[0]
     try:
-        names = load_named(engine, image, archive) if form_of(image) == NAMED else lay(engine, image, archive)
+        (load_named if form_of(image) == NAMED else lay)(home, engine, image, archive)
     finally:
         with contextlib.suppress(OSError):  # a file of an image was moved
             os.unlink(archive)
-    return noted(home, engine, image, before, sha256, names)
+    return noted(home, engine, image, before, sha256)
 
 
 def pull(home: str, engine: str, image: str) -> Note:
-    """Have an engine pull an image by its name. ImageError, OSError."""
-    before = names_in(engine)
+    """Have an engine pull an image that is not there by its name. ImageError, OSError."""
     said_by([*VERBS[engine].pull, image], f"{ENGINES[engine].title} cannot pull it")
-    return noted(home, engine, image, "", "", [name for name in names_in(engine) if name not in before])
+    return noted(home, engine, image, "", "")
 
 
-def noted(home: str, engine: str, image: str, before: str, sha256: str, names: list[str]) -> Note:
+def noted(home: str, engine: str, image: str, before: str, sha256: str) -> Note:
     """Keep the note of an image that is here now, and return it. `before`: its id then. ImageError."""
     found, _flaw, said = image_id(engine, image)
     if not found:
         raise ImageError(f"{ENGINES[engine].title} has no image of that name now{said and ': '}{said}")
     earlier = read_note(note_path(home, engine, image))
-    own = [image] if found != before or (earlier and image in earlier["names"]) else []
+    own = found != before or bool(earlier and earlier["own"] and earlier["id"] == before)
     host = os.uname().nodename
-    kept = sorted({*own, *names, *(earlier["names"] if earlier else [])})
-    note: Note = {"host": host, "engine": engine, "image": image, "id": found, "sha256": sha256, "names": kept}
+    note: Note = {"host": host, "engine": engine, "image": image, "id": found, "sha256": sha256, "own": own}
     write_note(home, note)
+    if earlier and earlier["own"] and earlier["id"] == before != found and form_of(image) == NAMED:
+        drop_unnamed(engine, before)
     return note
 
 
-def load_named(engine: str, image: str, archive: str) -> list[str]:
-    """Load an archive, and name its image as it is to be named. Return new names that the archive has. ImageError."""
+def drop_unnamed(engine: str, found: str) -> None:
+    """Remove an image of ours that another one replaced, unless it has a name, or a container. ImageError."""
+    if found not in names_in(engine).values():
+        ask([*VERBS[engine].drop, found], LOAD_SECONDS)
+
+
+def load_named(_home: str, engine: str, image: str, archive: str) -> None:
+    """Load an archive, and name its image as it is to be named. Its other names are as they were then. ImageError."""
     verbs, title, before = VERBS[engine], ENGINES[engine].title, names_in(engine)
-    loaded = LOADED.findall(said_by([*verbs.load, archive], f"{title} cannot load the archive"))
-    if not any(usual(name) == usual(image) for name in loaded):
-        if len(loaded) != 1:
-            held = ", ".join(loaded)[:200] or "none with a name"
-            raise ImageError(f"the archive has no image of that name, but {held}: name one of these")
-        said_by([*verbs.tag, loaded[0], image], f"{title} cannot name it so")
-    return [name for name in loaded if name not in before and usual(name) != usual(image)]
+    loaded = loaded_names(said_by([*verbs.load, archive], f"{title} cannot load the archive"))
+    others = [name for name in loaded if usual(name) != usual(image)]
+    try:
+        if len(others) == len(loaded):
+            if len(loaded) != 1:
+                held = ", ".join(loaded)[:200] or "none with a name"
+                raise ImageError(f"the archive has no image of that name, but {held}: name one of these")
+            said_by([*verbs.tag, loaded[0], image], f"{title} cannot name it so")
+    finally:
+        put_back(engine, before, others)
+
+
+def put_back(engine: str, before: Mapping[str, str], names: Sequence[str]) -> None:
+    """Let names stand for what they stood for before, and remove those that nothing had."""
+    for name in names:
+        if name in before:
+            ask([*VERBS[engine].tag, before[name], name], LOAD_SECONDS)
+        elif name in names_in(engine):  # an id is none
+            ask([*VERBS[engine].drop, name], LOAD_SECONDS)
 
 
 def usual(name: str) -> str:
@@ -203,12 +238,11 @@ def usual(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
-def lay(engine: str, image: str, archive: str) -> list[str]:
+def lay(home: str, engine: str, image: str, archive: str) -> None:
     """Put an image to its path. Nobody sees half of one. ImageError, OSError."""
     parent = os.path.dirname(image)
     os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{os.path.basename(image)}.", dir=parent) as scratch:
-        made = os.path.join(scratch, os.path.basename(image))
+    with scratch_beside(image) as made:
         if form_of(image) == FILE:
             shutil.move(archive, made)
         else:
@@ -216,23 +250,59 @@ def lay(engine: str, image: str, archive: str) -> list[str]:
             if not on_search_path(argv[0]):
                 raise ImageError(f"{argv[0]} unpacks the archive, and is not there: install it")
             said_by(argv, f"{argv[0]} cannot unpack the archive")
-        drop_path(image)
+            os.chmod(made, os.stat(made).st_mode | stat.S_IRWXU)  # a directory without it cannot be moved
+        place(read_note(note_path(home, engine, image)), image, made)
+
+
+@contextlib.contextmanager
+def scratch_beside(path: str) -> Iterator[str]:
+    """Give a path of the same name in a new directory beside it, which goes at the end with all that is in it."""
+    scratch = tempfile.mkdtemp(prefix=f".{os.path.basename(path)[:200]}.", dir=os.path.dirname(path))
+    try:
+        yield os.path.join(scratch, os.path.basename(path))
+    finally:
+        drop_path(scratch)
+
+
+def place(note: Note | None, image: str, made: str) -> None:
+    """Move an image to its path. ImageError if something is there that is neither ours nor the same image.
+
+    Nodes may share the storage: what another one put there by then is the same image.
+    """
+    there, same = path_id(image)[0], path_id(made)[0]
+    if there == same:
+        return
+    empty = os.path.isdir(image) and not os.listdir(image)
+    if os.path.lexists(image) and not empty:
+        if not note or note["id"] != there:
+            raise ImageError("something else is at this path, which setup.yml did not bring: name another path")
+        if form_of(image) != FILE:
+            take_away(image)
+    try:
         os.rename(made, image)
-    return []
+    except OSError:
+        if path_id(image)[0] != same:
+            raise
 
 
 # --- removing ---------------------------------------------------------------------------------------------------------
 
 
+def take_away(path: str) -> None:
+    """Remove a file or a directory, of which nobody sees a half. Another node may have removed it. OSError."""
+    with contextlib.suppress(FileNotFoundError), scratch_beside(path) as there:
+        if not os.path.islink(path):
+            os.chmod(path, os.stat(path).st_mode | stat.S_IRWXU)
+        os.rename(path, there)
+
+
 def drop_path(path: str) -> None:
-    """Remove a file or a directory, with directories in it that nobody may write to. OSError."""
-    if os.path.isfile(path) or os.path.islink(path):
-        os.unlink(path)
-        return
-    for folder, _names, _files in os.walk(path):
-        os.chmod(folder, stat.S_IRWXU)
-    if os.path.isdir(path):
-        shutil.rmtree(path)
+    """Remove a directory, with directories in it that nobody may write to or look into. OSError."""
+    for folder, names, _files in os.walk(path):
+        for name in names:
+            if not os.path.islink(os.path.join(folder, name)):
+                os.chmod(os.path.join(folder, name), stat.S_IRWXU)
+    shutil.rmtree(path)
 
 
 def notes(home: str) -> list[tuple[str, Note]]:
@@ -242,27 +312,38 @@ def notes(home: str) -> list[tuple[str, Note]]:
     return [(path, note) for path in paths for note in [read_note(path)] if note]
 
 
-def own_names(note: Note) -> list[str]:
-    """Return what of a note is still what was brought, and can be removed."""
-    engine = note["engine"]
-    if form_of(note["image"]) == NAMED and not on_search_path(ENGINES[engine].program):
-        return []
-    return [name for name in note["names"] if image_id(engine, name)[0] == note["id"]]
+def is_ours(note: Note) -> bool:
+    """Whether what a note tells of is there, and can be removed. ImageError if its engine does not tell."""
+    row, named = ENGINES[note["engine"]], form_of(note["image"]) == NAMED
+    if not note["own"] or (named and not on_search_path(row.program)):
+        return False
+    found, flaw, said = image_id(note["engine"], note["image"])
+    if flaw == ImageFlaw.ENGINE_FAILED:
+        why = f"setup.yml brought it to {row.title}, which does not work ({said}): mend that first"
+        raise ImageError(f"{note['image']}: {why}")
+    return found == note["id"]
 
 
 def removable(home: str) -> list[str]:
-    """Return the images that remove() would remove, as people read them."""
-    return [f"image {name} ({note['engine']})" for _path, note in notes(home) for name in own_names(note)]
+    """Return the images that remove() would remove, as people read them. ImageError."""
+    return [f"image {note['image']} ({note['engine']})" for _path, note in notes(home) if is_ours(note)]
 
 
 def remove(home: str) -> None:
-    """Remove the images that were brought here, and the notes of them. ImageError, OSError."""
+    """Remove the images that were brought here, the notes of them, and archives that were not loaded.
+
+    ImageError, OSError.
+    """
     for path, note in notes(home):
-        for name in own_names(note):
-            if form_of(name) == NAMED:
-                said_by([*VERBS[note["engine"]].drop, name], f"{ENGINES[note['engine']].title} keeps {name}")
-            else:
-                drop_path(name)
+        if is_ours(note) and form_of(note["image"]) == NAMED:
+            row = ENGINES[note["engine"]]
+            said_by([*VERBS[note["engine"]].drop, note["image"]], f"{row.title} keeps {note['image']}")
+        elif is_ours(note):
+            take_away(note["image"])
         os.unlink(path)
+    folder = os.path.join(home, IMAGES)
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        if f"-{host_digest()}" in name:
+            os.unlink(os.path.join(folder, name))
     with contextlib.suppress(OSError):  # another node's notes are there
-        os.rmdir(os.path.join(home, IMAGES))
+        os.rmdir(folder)

@@ -67,6 +67,8 @@ def check_source(setting: ContainerSetting, archive: str, pull: bool) -> None:
         raise InputError(name, archive, "container_pull is set too: leave one of them out")
     if pull and form != NAMED:
         raise InputError(name, pull, "an image that is a path is not pulled: -e container_archive=/its/archive")
+    if archive and form == NAMED and "@" in setting.image:
+        raise InputError("container_image", setting.image, "no archive has a digest: name it with a tag, train:1")
     fits = (form == FILE) == archive.endswith(".sif") or (form == DIRECTORY and setting.fitting == ["apptainer"])
     if archive and not fits:
         kind = "a .sif file" if form == FILE else "an archive of files, as podman save writes it"
@@ -78,7 +80,7 @@ def sum_of_archive(archive: str) -> str:
     path = Path(archive).expanduser()
     try:
         if not path.is_file():
-            raise InputError("container_archive", archive, "there is no such file: podman save -o it NAME makes one")
+            raise InputError("container_archive", archive, f"there is no such file: podman save -o {path} NAME")
         found = hashlib.sha256()
         with path.open("rb") as file:
             while block := file.read(1 << 20):
