@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import DIRECTORY, ENGINES, form_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.images import UNPACK
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode, Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import ContainerSetting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -21,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import flaw_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.images import (
     ANSWER,
+    UNPACKED,
     ImageAnswer,
     check_source,
     step_for,
@@ -104,6 +106,8 @@ class ActionModule(OnNode):
             raise InputError("container_image", setting.image, f"{self.node} has no such image; {SOURCES}")
         if seen["engine"] not in setting.fitting:
             raise InputError(f"answer of {self.node}", seen["engine"], "this engine was not asked for")
+        if self.given["sha256"] and form_of(setting.image) == DIRECTORY and seen["engine"] not in UNPACK:
+            raise InputError("container_archive", self.given["archive"], f"{self.node} has no ch-run; {UNPACKED}")
 
 
 def why(copied: Result) -> str:

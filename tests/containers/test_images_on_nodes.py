@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import podman
 from tests.containers.nodes import IMAGES, NODES, InImages
+from tests.driver import REPO
 from tests.lab.cluster import Job
 
 LOADED = "localhost/loaded:1"
@@ -48,43 +50,75 @@ def files_of_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an archive of an image with one file, as podman save writes it."""
-    folder = tmp_path_factory.mktemp("small")
-    (folder / "file").write_text("content\n")
-    name = f"localhost/small-{os.getpid()}:1"
-    with tarfile.open(folder / "files.tar", "w") as files:
-        files.add(folder / "file", "file")
-    podman("import", "--quiet", str(folder / "files.tar"), name)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a folder with archives as podman save writes them, of images with one file: first, second, and both."""
+    folder, names = tmp_path_factory.mktemp("small"), []
+    for which in ("first", "second"):
+        (folder / which).write_text(f"{which}\n")
+        with tarfile.open(folder / "files.tar", "w") as files:
+            files.add(folder / which, "file")
+        names.append(f"localhost/{which}-{os.getpid()}:1")
+        podman("import", "--quiet", str(folder / "files.tar"), names[-1])
     try:
-        podman("save", "--quiet", "--format", "docker-archive", "--output", str(folder / "small.tar"), name)
+        for archive, held in (("first", names[:1]), ("second", names[1:]), ("both", names)):
+            words = ("--quiet", "--format", "docker-archive", "--multi-image-archive", "--output")
+            podman("save", *words, str(folder / f"{archive}.tar"), *held)
+        yield folder
     finally:
-        podman("rmi", name)
-    return folder / "small.tar"
+        podman("rmi", *names)
+
+
+def all_names(images: InImages, engine: str, node: str = "n2") -> list[str]:
+    """Return each image that an engine has, with its names."""
+    words = (engine, "images", "--no-trunc", "--format", "'{{.ID}} {{.Repository}}:{{.Tag}}'")
+    return sorted(images.cluster.lab.ssh(node, *words).stdout.splitlines())
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 def test_an_archive_is_loaded_once_and_removed_again(images: InImages, small: Path, engine: str) -> None:
     """It has its image under another name. A name that a user gave it later is the user's."""
     lab, given = images.cluster.lab, {"container_image": LOADED, "container_engine": engine}
-    given["container_archive"] = str(small)
-    before = ids(images, engine, IMAGES[engine])
+    given["container_archive"] = os.path.relpath(small / "first.tar", REPO)
+    before = all_names(images, engine)
     checked = bring(images, "--check", **given)
     assert checked.process.returncode == 0 and f"would load {LOADED}" in checked.output
-    assert ids(images, engine, LOADED) == ["", ""]
+    assert all_names(images, engine) == before
     assert bring(images, **given).process.returncode == 0
-    loaded = ids(images, engine, LOADED)
-    assert len(set(loaded)) == 1 and "" not in loaded
+    first = ids(images, engine, LOADED)
+    assert len(set(first)) == 1 and "" not in first
     assert len(kept_in_home(images)) == 2  # notes, and no archive
     again = bring(images, **given)
     assert again.output.count("changed=0") == 2, again.output
     lab.ssh("n2", engine, "tag", LOADED, "localhost/other:1")
+    other = bring(images, **{**given, "container_archive": str(small / "second.tar")})
+    assert other.process.returncode == 0, other.output
+    second = ids(images, engine, LOADED)
+    assert len(set(second)) == 1 and second[0] not in ("", first[0])
+    assert ids(images, engine, "localhost/other:1") == ["", first[1]]
+    assert [first[0] in line for line in all_names(images, engine, "n1")].count(True) == 0  # nobody had a name for it
     gone = bring(images, container_state="absent")
     assert gone.process.returncode == 0, gone.output
-    assert ids(images, engine, LOADED) == ["", ""] and kept_in_home(images) == []
-    assert ids(images, engine, "localhost/other:1") == ["", loaded[1]]
-    assert ids(images, engine, IMAGES[engine]) == before
+    assert kept_in_home(images) == []
     lab.ssh("n2", engine, "rmi", "localhost/other:1")
+    assert all_names(images, engine) == before
+
+
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_names_of_an_archive_that_were_not_asked_for_are_as_before(images: InImages, small: Path, engine: str) -> None:
+    """An archive of two images says which is meant by its name. A name that the user has already stays the user's."""
+    mine = f"localhost/second-{os.getpid()}:1"
+    images.cluster.lab.ssh("n2", engine, "tag", IMAGES[engine], mine)
+    before = all_names(images, engine)
+    given = {"container_engine": engine, "container_archive": str(small / "both.tar")}
+    refused = bring(images, **given, container_image=LOADED)
+    assert refused.process.returncode == 2 and "the archive has no image of that name, but" in refused.output
+    assert all_names(images, engine) == before and kept_in_home(images) == []
+    done = bring(images, **given, container_image=f"localhost/first-{os.getpid()}:1")
+    assert done.process.returncode == 0, done.output
+    assert len({*all_names(images, engine)} - {*before}) == 1
+    assert bring(images, container_state="absent").process.returncode == 0
+    assert {*before} <= {*all_names(images, engine)}
+    images.cluster.lab.ssh("n2", engine, "rmi", mine)
 
 
 def test_charliecloud_unpacks_the_files_of_an_image(images: InImages, files_of_image: Path, tmp_path: Path) -> None:
@@ -102,24 +136,28 @@ def test_charliecloud_unpacks_the_files_of_an_image(images: InImages, files_of_i
 
 
 def test_a_name_is_pulled_only_if_that_is_asked_for(images: InImages, small: Path) -> None:
-    name = f"{images.cluster.lab.address('n1')}:5000/small:1"
-    podman("load", "--quiet", "--input", str(small))
-    podman("push", "--quiet", "--tls-verify=false", f"localhost/small-{os.getpid()}:1", name)
-    podman("rmi", f"localhost/small-{os.getpid()}:1")
-    for engine in ("podman", "docker"):
-        given = {"container_image": name, "container_engine": engine}
-        refused = bring(images, **given)
-        assert refused.process.returncode == 2
-        line = "n1 has no such image; to bring it: -e container_archive=/its/archive.tar, or -e container_pull=true"
-        assert line in refused.output
-        done = bring(images, **given, container_pull=True)
-        assert done.process.returncode == 0, done.output
-        assert len(set(ids(images, engine, name))) == 1 and "" not in ids(images, engine, name)
-        assert bring(images, **given, container_pull=True).output.count("changed=0") == 2
+    """By its tag, or by its digest in the registry."""
+    registry = f"{images.cluster.lab.address('n1')}:5000"
+    name = f"{registry}/small:1"
+    words = ("--quiet", "--tls-verify=false", "--digestfile", str(small / "digest"))
+    podman("push", *words, f"localhost/first-{os.getpid()}:1", name)
+    by_digest = f"{registry}/small@{(small / 'digest').read_text()}"
+    refused = bring(images, container_image=name)
+    assert refused.process.returncode == 2
+    line = "n1 has no such image; to bring it: -e container_archive=/its/archive.tar, or -e container_pull=true"
+    assert line in refused.output
+    no_registry = f"{images.cluster.lab.address('n1')}:5999/small:1"
+    for engine, none in (("podman", no_registry), ("docker", f"{name}0")):
+        given = {"container_engine": engine, "container_pull": True}
+        for wanted in (name, by_digest):
+            done = bring(images, **given, container_image=wanted)
+            assert done.process.returncode == 0, done.output
+            assert len(set(ids(images, engine, wanted))) == 1 and "" not in ids(images, engine, wanted)
+        assert bring(images, **given, container_image=name).output.count("changed=0") == 2
         assert bring(images, container_state="absent").process.returncode == 0
-        assert ids(images, engine, name) == ["", ""]
-    none = bring(images, container_image=f"{name}0", container_engine="podman", container_pull=True)
-    assert none.process.returncode == 2 and "Podman cannot pull it" in none.output
+        assert [ids(images, engine, wanted) for wanted in (name, by_digest)] == [["", ""], ["", ""]]
+        done = bring(images, **given, container_image=none)
+        assert done.process.returncode == 2 and f"{engine.title()} cannot pull it: " in done.output, done.output
     assert kept_in_home(images) == []
 
 

@@ -42,6 +42,7 @@ SEEN: dict[str, Any] = {
         ("/images/train", "", True, r"an image that is a path is not pulled: -e container_archive="),
         ("/images/train.sif", "/a.tar", False, r"container_image is /images/train.sif, so give a .sif file"),
         ("r.example.com/train@sha256:1", "/a.tar", False, r"no archive has a digest: name it with a tag"),
+        ("/images/train", "/a.sif", False, r"container_image is /images/train, so give an archive of files"),
         ("train:1", "/a.sif", False, r"container_image is train:1, so give an archive of files"),
     ],
 )
@@ -56,12 +57,17 @@ def test_what_cannot_be_brought_is_refused_before(image: str, archive: str, pull
     [
         ("train:1", "auto", "/a.tar.gz"),
         ("/i/train", "charliecloud", "/a.tar"),
-        ("/i/train", "apptainer", "/a.sif"),
         ("/i/train.sif", "auto", "/a.sif"),
     ],
 )
 def test_what_each_kind_of_image_comes_from(image: str, engine: str, archive: str) -> None:
     check_source(parse_container({"container_image": image, "container_engine": engine}), archive, False)
+
+
+def test_only_charliecloud_has_a_program_that_unpacks() -> None:
+    apptainer = parse_container({"container_image": "/i/train", "container_engine": "apptainer"})
+    with pytest.raises(InputError, match="container_engine: got .apptainer.; only charliecloud's ch-convert"):
+        check_source(apptainer, "/a.tar", False)
 
 
 def test_an_archive_is_read_or_refused(tmp_path: Path) -> None:

@@ -14,13 +14,12 @@ import re
 import shutil
 import stat
 import tempfile
-from typing import Callable, Iterator, Mapping, NamedTuple, Sequence, TypedDict, cast
+from typing import Iterator, Mapping, NamedTuple, Sequence, TypedDict, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask, error_line, image_id
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
     ENGINES,
     FILE,
-    FILES,
     NAMED,
     form_of,
 )
@@ -56,11 +55,8 @@ VERBS: Mapping[str, Verbs] = {
     name: Verbs((name, "load", "--input"), (name, "pull"), (name, "tag"), (name, "rmi"), (name, *LISTING))
     for name in ("podman", "docker")
 }
-# What makes a directory of an archive, by engine: given archive and directory.
-UNPACK: Mapping[str, Callable[[str, str], list[str]]] = {
-    "charliecloud": lambda archive, path: ["ch-convert", "-o", "dir", archive, path],
-    "apptainer": lambda archive, path: ["apptainer", "build", "--sandbox", path, source_of(archive)],
-}
+# What makes a directory of an archive, by engine; archive and directory follow.
+UNPACK: Mapping[str, tuple[str, ...]] = {"charliecloud": ("ch-convert", "-o", "dir")}
 
 
 class Note(TypedDict):
@@ -72,11 +68,6 @@ class Note(TypedDict):
     id: str
     sha256: str
     own: bool
-
-
-def source_of(archive: str) -> str:
-    """Return an archive as Apptainer has it."""
-    return archive if archive.endswith(FILES) else f"docker-archive:{archive}"
 
 
 # --- notes ------------------------------------------------------------------------------------------------------------
@@ -137,10 +128,10 @@ def said_by(argv: Sequence[str], what: str, seconds: float = LOAD_SECONDS) -> st
 
 
 def names_in(engine: str) -> dict[str, str]:
-    """Return the names of all images of an engine, and the id that each stands for. ImageError."""
+    """Return the id that each name of an engine stands for; an image without a name has its id there. ImageError."""
     said = said_by(VERBS[engine].names, f"{ENGINES[engine].title} does not list its images")
-    rows = [words for words in map(str.split, said.splitlines()) if len(words) == 2 and "<none>" not in words[0]]
-    return {name: found.rpartition(":")[2] for name, found in rows}
+    rows = [(words[0], words[1].rpartition(":")[2]) for words in map(str.split, said.splitlines()) if len(words) == 2]
+    return {found if "<none>" in name else name: found for name, found in rows}
 
 
 def loaded_names(said: str) -> list[str]:
@@ -200,8 +191,8 @@ def noted(home: str, engine: str, image: str, before: str, sha256: str) -> Note:
 
 
 def drop_unnamed(engine: str, found: str) -> None:
-    """Remove an image of ours that another one replaced, unless it has a name, or a container. ImageError."""
-    if found not in names_in(engine).values():
+    """Remove an image, unless it has a name, or a container. ImageError."""
+    if [name for name, other in names_in(engine).items() if other == found] == [found]:
         ask([*VERBS[engine].drop, found], LOAD_SECONDS)
 
 
@@ -221,12 +212,14 @@ def load_named(_home: str, engine: str, image: str, archive: str) -> None:
 
 
 def put_back(engine: str, before: Mapping[str, str], names: Sequence[str]) -> None:
-    """Let names stand for what they stood for before, and remove those that nothing had."""
-    for name in names:
-        if name in before:
-            ask([*VERBS[engine].tag, before[name], name], LOAD_SECONDS)
-        elif name in names_in(engine):  # an id is none
-            ask([*VERBS[engine].drop, name], LOAD_SECONDS)
+    """Let names stand for what they stood for before, and remove what came with them and has no other name."""
+    after = names_in(engine)
+    moved = [name for name in names if after.get(name, "") not in ("", before.get(name))]
+    for name in moved:
+        verbs = VERBS[engine]
+        ask([*verbs.tag, before[name], name] if name in before else [*verbs.drop, name], LOAD_SECONDS)
+    for found in {after[name] for name in moved} - {*before.values()}:
+        drop_unnamed(engine, found)
 
 
 def usual(name: str) -> str:
@@ -246,7 +239,7 @@ def lay(home: str, engine: str, image: str, archive: str) -> None:
         if form_of(image) == FILE:
             shutil.move(archive, made)
         else:
-            argv = UNPACK[engine](archive, made)
+            argv = [*UNPACK[engine], archive, made]
             if not on_search_path(argv[0]):
                 raise ImageError(f"{argv[0]} unpacks the archive, and is not there: install it")
             said_by(argv, f"{argv[0]} cannot unpack the archive")

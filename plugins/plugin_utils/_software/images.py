@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import coded, flag, like, one_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import IMAGE_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._software.images import UNPACK
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import ContainerSetting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
@@ -30,6 +31,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
     short,
 )
 
+UNPACKED = "only charliecloud's ch-convert unpacks an archive: name a .sif file, or unpack the image there yourself"
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -69,8 +71,9 @@ def check_source(setting: ContainerSetting, archive: str, pull: bool) -> None:
         raise InputError(name, pull, "an image that is a path is not pulled: -e container_archive=/its/archive")
     if archive and form == NAMED and "@" in setting.image:
         raise InputError("container_image", setting.image, "no archive has a digest: name it with a tag, train:1")
-    fits = (form == FILE) == archive.endswith(".sif") or (form == DIRECTORY and setting.fitting == ["apptainer"])
-    if archive and not fits:
+    if archive and form == DIRECTORY and not {*setting.fitting} & {*UNPACK}:
+        raise InputError("container_engine", setting.engine, UNPACKED)
+    if archive and (form == FILE) != archive.endswith(".sif"):
         kind = "a .sif file" if form == FILE else "an archive of files, as podman save writes it"
         raise InputError(name, archive, f"container_image is {setting.image}, so give {kind}")
 
