@@ -131,6 +131,8 @@ def test_charliecloud_unpacks_the_files_of_an_image(images: InImages, files_of_i
     assert job.process.returncode == 0 and "in False" in job.stdout(0), job.output
     assert bring(images, **given).output.count("changed=0") == 2
     assert bring(images, container_state="absent").process.returncode == 0
+    refused = bring(images, **{**given, "container_image": "/home/fleet/.ssh"})
+    assert refused.process.returncode == 2 and "something else is at this path" in refused.output
     for node in NODES:
         assert images.cluster.lab.ssh(node, "ls", "-A", "/home/fleet/unpacked").stdout == ""
 

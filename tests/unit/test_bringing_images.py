@@ -66,7 +66,7 @@ def test_what_each_kind_of_image_comes_from(image: str, engine: str, archive: st
 
 def test_only_charliecloud_has_a_program_that_unpacks() -> None:
     apptainer = parse_container({"container_image": "/i/train", "container_engine": "apptainer"})
-    with pytest.raises(InputError, match="container_engine: got .apptainer.; only charliecloud's ch-convert"):
+    with pytest.raises(InputError, match=r"container_engine: got .apptainer.; only charliecloud's ch-convert"):
         check_source(apptainer, "/a.tar", False)
 
 
@@ -203,6 +203,13 @@ def test_nodes_that_share_the_path_of_an_image_bring_it_once(tmp_path: Path, mon
     for node in ("n1", "n2"):
         on_node.remove(str(on(node)))
     assert not image.exists() and not (tmp_path / "home/images").exists()
+
+
+def test_directories_that_were_made_in_vain_are_removed(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), on_node.scratch_beside(str(tmp_path / "a/b/image")) as made:
+        Path(made).touch()
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_image_that_was_there_is_not_removed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import tempfile
+from pathlib import Path
 from typing import Iterator, Mapping, NamedTuple, Sequence, TypedDict, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask, error_line, image_id
@@ -233,8 +234,6 @@ def usual(name: str) -> str:
 
 def lay(home: str, engine: str, image: str, archive: str) -> None:
     """Put an image to its path. Nobody sees half of one. ImageError, OSError."""
-    parent = os.path.dirname(image)
-    os.makedirs(parent, exist_ok=True)
     with scratch_beside(image) as made:
         if form_of(image) == FILE:
             shutil.move(archive, made)
@@ -249,12 +248,21 @@ def lay(home: str, engine: str, image: str, archive: str) -> None:
 
 @contextlib.contextmanager
 def scratch_beside(path: str) -> Iterator[str]:
-    """Give a path of the same name in a new directory beside it, which goes at the end with all that is in it."""
-    scratch = tempfile.mkdtemp(prefix=f".{os.path.basename(path)[:200]}.", dir=os.path.dirname(path))
+    """Give a path of the same name in a new directory beside it, which goes at the end with all that is in it.
+
+    Directories above it are made, and go too if nothing is put there.
+    """
+    parent, name = os.path.split(path)
+    missing = [str(folder) for folder in (Path(parent), *Path(parent).parents) if not folder.exists()]
+    os.makedirs(parent, exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix=f".{name[:200]}.", dir=parent)
     try:
-        yield os.path.join(scratch, os.path.basename(path))
+        yield os.path.join(scratch, name)
     finally:
         drop_path(scratch)
+        for folder in missing:
+            with contextlib.suppress(OSError):  # it is not empty
+                os.rmdir(folder)
 
 
 def place(note: Note | None, image: str, made: str) -> None:
