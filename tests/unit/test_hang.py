@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import hang
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ALL_EVIDENCE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
+    ALL_EVIDENCE,
+    read_recorder,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import (
     busy_lines,
@@ -443,6 +446,34 @@ def test_tensors_of_different_sizes_in_one_collective(went_on: dict[str, Any]) -
     works = rank(own(40), groups=(group(17, open=False, recent=went_on["groups"][0]["recent"][:1]),))
     alone = verdict(works, with_tensors(7, 17, "12 Float"), works)
     assert (alone.code, alone.ranks) == (hang.MISMATCH, [1]) and "ranks 0,2 on n1 have 8 Float" in alone.sentence
+
+
+def all_reduces(line: int, size: int, **types: Any) -> dict[str, Any]:
+    """Return a rank that waits in an all_reduce, with the row that backend mpi recorded of it."""
+    row = {"process_group": ["0", "mpi"], "collective_seq_id": 17, "profiling_name": "mpi:all_reduce", "bytes": size}
+    row |= {"time_created_ns": 100, "time_discovered_completed_ns": 0, "retired": False, "is_p2p": False, **types}
+    return rank(
+        *in_call("all_reduce", line), groups=tuple(read_recorder(json.dumps({"entries": [row]}).encode(), 90.0))
+    )
+
+
+FLOAT32 = all_reduces(9, 40, output_sizes=[[10]], output_dtypes=["Float"])
+FLOAT64 = all_reduces(7, 80, output_sizes=[[10]], output_dtypes=["Double"])
+
+
+def test_float32_against_float64_is_named_by_type() -> None:
+    found = verdict(FLOAT32, FLOAT64, FLOAT32)
+    assert (found.code, found.ranks) == (hang.MISMATCH, [1])
+    assert found.sentence == (
+        "ranks have tensors of different types in all_reduce #17: "
+        "rank 1 on n1 has 10 Double at train.py:7; ranks 0,2 on n1 have 10 Float at train.py:9"
+    )
+
+
+def test_bytes_are_compared_with_bytes_alone() -> None:
+    """An older version of our backends records no types: on one node of a job it tells nothing against the others."""
+    assert verdict(FLOAT32, all_reduces(9, 40), FLOAT32).code == hang.ALL_WAIT
+    assert "rank 1 on n1 has 48 bytes" in verdict(all_reduces(9, 40), all_reduces(9, 48), all_reduces(9, 40)).sentence
 
 
 def test_where_sizes_may_differ_or_are_not_known_nobody_is_told_of_them() -> None:

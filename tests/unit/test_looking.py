@@ -341,10 +341,13 @@ def test_a_flight_recorder_tells_the_tensors_of_the_last_collectives() -> None:
         ({"bytes": "48"}, ""),
         ({"bytes": 1 << 70}, ""),
         ({"bytes": 48, "input_sizes": [[8]], "input_dtypes": ["Float"]}, "8 Float"),
+        ({"bytes": 48, "output_sizes": [[12]], "output_dtypes": ["Float"]}, "12 Float"),
+        ({"bytes": 48, "output_sizes": "12", "output_dtypes": ["Float"]}, ""),
+        ({"bytes": 0, "output_sizes": [[0]], "output_dtypes": []}, ""),
     ],
 )
-def test_the_records_of_our_own_backends_tell_bytes(given: dict[str, Any], told: str) -> None:
-    """They have no types, as torch_backends/csrc/record.cpp writes them."""
+def test_the_records_of_our_own_backends_tell_types_or_bytes(given: dict[str, Any], told: str) -> None:
+    """As torch_backends/csrc/record.cpp writes them: bytes alone where there are several types."""
     rows = [entry(1, 100, name="mpi:all_reduce", process_group=["0", "mpi"], **given)]
     (found,) = read_recorder(json.dumps({"entries": rows}).encode(), 116.0)
     assert found["recent"][-1]["tensor"] == told

@@ -293,7 +293,8 @@ def test_a_read_adds_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 OWN = (
     '{"version": "2.10", "entries": [{"process_group": ["0", "mpi"], "collective_seq_id": 1, "profiling_name": '
     '"mpi:all_gather", "bytes": 16, "time_created_ns": 1795724005381364953, "time_discovered_completed_ns": '
-    '1795724005382294966, "retired": true, "is_p2p": false},\n{"process_group": ["0", "mpi"], "collective_seq_id": 2, '
+    '1795724005382294966, "retired": true, "is_p2p": false, "output_sizes": [[4]], "output_dtypes": ["Float"]},\n'
+    '{"process_group": ["0", "mpi"], "collective_seq_id": 2, '
     '"profiling_name": "mpi:all_reduce", "bytes": 16640, "time_created_ns": 1795724005391364953, '
     '"time_discovered_completed_ns": 0, "retired": false, "is_p2p": false}]}\0{"version": "2.10", "entries": [{'
     '"process_group": ["7", "ccl"], "collective_seq_id": 1, "profiling_name": "ccl:barrier", "bytes": 4, '

@@ -79,6 +79,16 @@ int64_t nbytes_of(const Tensors& tensors) {
   return bytes;
 }
 
+// The type that all of them have, as the record has it; -1 if there is none.
+int16_t common_type(const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.scalar_type() != tensors[0].scalar_type()) {
+      return -1;
+    }
+  }
+  return tensors.empty() ? -1 : static_cast<int16_t>(tensors[0].scalar_type());
+}
+
 // Notes in the record that a collective is over, also if it failed.
 struct Leaving {
   uint64_t number;
@@ -162,6 +172,7 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
   const Tensors& some = outputs.empty() ? inputs : outputs;
   const c10::Device device = some.empty() ? at::kCPU : some[0].device();
   const int64_t bytes = nbytes_of(some);
+  const int16_t scalar_type = common_type(some);
   auto missing = [transport = transport_] { return transport->missing(); };
   const uint64_t sequence = ++collectives_;
   const bool bounded = device.is_cpu() || !transport_->reads_accelerators();
@@ -170,7 +181,7 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
   if (!group_) {
     group_ = kept(pg_uid_.empty() ? "world" : pg_uid_);
   }
-  const uint64_t number = entered(group_, sequence, title_of(type), bytes);
+  const uint64_t number = entered(group_, sequence, title_of(type), bytes, scalar_type);
   // An operation may still run when the group is gone: it holds the transport.
   auto run = [transport = transport_, device, number, operation = std::move(operation)] {
     const Leaving leaving{number};

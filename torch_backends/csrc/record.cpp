@@ -1,5 +1,7 @@
 #include "record.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -21,7 +23,9 @@ struct alignas(64) Entry {
   std::atomic<int64_t> bytes{0};
   std::atomic<int64_t> entered{0};
   std::atomic<int64_t> left{0};  // 0: it has not ended
+  std::atomic<int16_t> type{-1};
 };
+static_assert(sizeof(Entry) == 64);
 
 struct Entries {
   std::atomic<uint64_t> newest{0};
@@ -50,7 +54,7 @@ const char* kept(const std::string& name) {
   return names->insert(plain).first->c_str();
 }
 
-uint64_t entered(const char* group, uint64_t sequence, const char* title, int64_t bytes) {
+uint64_t entered(const char* group, uint64_t sequence, const char* title, int64_t bytes, int16_t type) {
   const uint64_t number = entries().newest.fetch_add(1, std::memory_order_relaxed) + 1;
   Entry& slot = entries().slots[number % kSlots];
   slot.number.store(0, std::memory_order_relaxed);
@@ -59,6 +63,7 @@ uint64_t entered(const char* group, uint64_t sequence, const char* title, int64_
   slot.title.store(title, std::memory_order_relaxed);
   slot.sequence.store(sequence, std::memory_order_relaxed);
   slot.bytes.store(bytes, std::memory_order_relaxed);
+  slot.type.store(type, std::memory_order_relaxed);
   slot.entered.store(nanoseconds(), std::memory_order_relaxed);
   slot.left.store(0, std::memory_order_relaxed);
   slot.number.store(number, std::memory_order_release);
@@ -86,6 +91,7 @@ std::string record_as_json() {
     const char* title = slot.title.load(std::memory_order_relaxed);
     const uint64_t sequence = slot.sequence.load(std::memory_order_relaxed);
     const int64_t bytes = slot.bytes.load(std::memory_order_relaxed);
+    const int16_t type = slot.type.load(std::memory_order_relaxed);
     const int64_t begun = slot.entered.load(std::memory_order_relaxed), ended = slot.left.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (slot.number.load(std::memory_order_relaxed) != number) {
@@ -94,7 +100,13 @@ std::string record_as_json() {
     text << between << R"({"process_group": [")" << group << R"(", "mpi"], "collective_seq_id": )" << sequence
          << R"(, "profiling_name": ")" << title << R"(", "bytes": )" << bytes << R"(, "time_created_ns": )" << begun
          << R"(, "time_discovered_completed_ns": )" << ended << R"(, "retired": )" << (ended ? "true" : "false")
-         << R"(, "is_p2p": false})";
+         << R"(, "is_p2p": false)";
+    if (type >= 0) {
+      const auto known = static_cast<c10::ScalarType>(type);
+      text << R"(, "output_sizes": [[)" << bytes / static_cast<int64_t>(c10::elementSize(known))
+           << R"(]], "output_dtypes": [")" << c10::toString(known) << R"("])";
+    }
+    text << "}";
     between = ",\n";
   }
   text << "]}";

@@ -358,8 +358,11 @@ def what_was_entered_is_recorded() -> None:
     group = dist.new_group(list(range(size())))
     for _collective in range(3):
         dist.all_reduce(torch.ones(10), group=group)
-    rows = [row for text in recorded().split(b"\0") for row in json.loads(text)["entries"]]
+    dist.all_reduce(torch.ones(3, dtype=torch.float64), group=group)
+    *rows, wider = [row for text in recorded().split(b"\0") for row in json.loads(text)["entries"]]
     last = rows[-1]
+    assert (last["output_sizes"], last["output_dtypes"]) == ([[10]], ["Float"]), last
+    assert (wider["output_sizes"], wider["output_dtypes"]) == ([[3]], ["Double"]), wider
     name = f"{dist.get_backend()}:all_reduce"
     assert (last["profiling_name"], last["collective_seq_id"], last["bytes"]) == (name, 3, 40), last
     assert last["process_group"][0] == group.group_name and last["retired"] and not last["is_p2p"], last

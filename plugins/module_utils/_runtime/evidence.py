@@ -226,12 +226,13 @@ def tensor_of(entry: Mapping[str, object]) -> str:
     """Return elements and type of what a rank gives to a collective, "12 Float"; empty if it is nothing, or not known.
 
     The shape does not count: the same elements in another shape are the same bytes. Of several tensors: their sum. The
-    records of backends mpi, shm and ccl have bytes alone (torch_backends/csrc/record.cpp).
+    records of backends mpi, shm and ccl have what comes out in its place, and bytes alone where tensors have several
+    types, or an older version wrote them (torch_backends/csrc/record.cpp).
     """
-    size = entry.get("bytes")
-    if "input_sizes" not in entry and type(size) is int and 0 < size <= SEQUENCE_MOST:
+    size, side = entry.get("bytes"), "input" if "input_sizes" in entry else "output"
+    if f"{side}_sizes" not in entry and type(size) is int and 0 < size <= SEQUENCE_MOST:
         return f"{size} bytes"
-    sizes, types = entry.get("input_sizes"), entry.get("input_dtypes")
+    sizes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not isinstance(sizes, list) or not isinstance(types, list) or not sizes or not types:
         return ""
     if not all(isinstance(shape, list) and all(type(size) is int for size in shape) for shape in sizes[:TENSORS_MOST]):

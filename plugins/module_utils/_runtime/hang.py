@@ -222,7 +222,7 @@ class Teller:
             places = {self.doings[rank].place for rank in ranks if self.doings[rank].call == found.call}
             where = f" at {', '.join(sorted(places)[:WORDS_MOST])}" if places - {""} else ""
             texts.append(f"{self.ranks(ranks, hosts=True)} {plural(ranks, 'has', 'have')} {tensor}{where}")
-        return f"ranks have tensors of different sizes in {found.call}: {'; '.join(texts)}"
+        return f"ranks have tensors of different {found.what} in {found.call}: {'; '.join(texts)}"
 
     def unknown(self) -> list[str]:
         """Return what is not known."""

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Ranks that call one collective with tensors of different sizes, by what flight recorders have. Pure functions.
+"""Ranks that call one collective with tensors of different sizes or types, by what flight recorders have. Pure.
 
 gloo ends most of them with an error (`op.preamble.length <= op.nbytes`). Where the first parts fit, some ranks are done
 and go on, and the others wait for a part that nobody sends: an all_reduce of 12 elements among those of 8, for example.
@@ -17,6 +17,7 @@ from .evidence import Collective, Evidence
 
 # Every rank's own tensor has the same size in these. In a gather or a scatter only one rank has the other side.
 SAME_SIZE = ("all_reduce", "broadcast", "reduce", "all_gather")
+BYTES = " bytes"  # of a tensor whose elements and type are not known: see tensor_of() in evidence.py
 
 
 class DifferentSizes(NamedTuple):
@@ -24,6 +25,11 @@ class DifferentSizes(NamedTuple):
 
     call: str  # all_reduce #17
     sides: list[tuple[str, list[int]]]  # "12 Float"
+
+    @property
+    def what(self) -> str:
+        """What differs: `types` if the elements are as many, else `sizes`."""
+        return "sizes" if len({tensor.split(" ")[0] for tensor, _ranks in self.sides}) > 1 else "types"
 
 
 def different_sizes(found: Mapping[int, Evidence], doings: Doings) -> DifferentSizes | None:
@@ -36,7 +42,8 @@ def different_sizes(found: Mapping[int, Evidence], doings: Doings) -> DifferentS
             for call in calls_of(row, group, sequence):
                 sides.setdefault(call["tensor"], []).append(rank)
                 operations.add(call["operation"])
-        if len(sides) > 1 and len(operations) == 1 and operations <= set(SAME_SIZE):
+        comparable = len({tensor.endswith(BYTES) for tensor in sides}) == 1
+        if len(sides) > 1 and comparable and len(operations) == 1 and operations <= set(SAME_SIZE):
             named = f"{operations.pop()} #{sequence}"
             return DifferentSizes(named, sorted(sides.items(), key=lambda side: (len(side[1]), side[1])))
     return None

@@ -67,16 +67,36 @@ RECORD: collections.deque[Row] = collections.deque(maxlen=2000)
 
 def noted(group: str, number: int, name: str, outputs: Tensors) -> Row:
     """Note in the record that a collective was entered, and return its row."""
-    row: Row = {"process_group": group.split(" ", 1), "collective_seq_id": number, "profiling_name": name}
-    row |= {"bytes": sum(tensor.nbytes for tensor in outputs), "time_created_ns": time.time_ns()}
-    row |= {"time_discovered_completed_ns": 0, "retired": False, "is_p2p": False}
+    size, elements = 0, 0
+    types: dict[torch.dtype, None] = {}
+    for tensor in outputs:
+        size, elements, types[tensor.dtype] = size + tensor.nbytes, elements + tensor.numel(), None
+    row: Row = {
+        "process_group": group.split(" ", 1),
+        "collective_seq_id": number,
+        "profiling_name": name,
+        "bytes": size,
+        "time_created_ns": time.time_ns(),
+        "time_discovered_completed_ns": 0,
+        "retired": False,
+        "is_p2p": False,
+        "output_sizes": [[elements]],
+        "output_dtypes": list(types),
+    }
     RECORD.append(row)
     return row
 
 
 def recorded() -> bytes:
     """Return the last collectives of all groups as JSON in the form of PyTorch's flight recorder."""
-    return json.dumps({"version": "2.10", "entries": list(RECORD)}).encode()
+    return json.dumps({"version": "2.10", "entries": list(RECORD)}, default=recorder_name).encode()
+
+
+@functools.cache
+def recorder_name(dtype: torch.dtype) -> str:
+    """Return a type as PyTorch's flight recorder has it: Float, Double, BFloat16."""
+    kind: str = torch.empty(0, dtype=dtype, device="cpu").type()
+    return kind.rpartition(".")[2].removesuffix("Tensor")
 
 
 class Group(dist.ProcessGroup):
