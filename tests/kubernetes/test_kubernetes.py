@@ -265,7 +265,12 @@ def test_only_ansible_playbook_is_killed(pods: Pods) -> None:
     """Its worker process, which follows the job, ends it."""
     process = pods.begin("half", SLEEPS)
     os.kill(process.pid, signal.SIGKILL)
-    process.communicate()  # the worker has its output too
+    process.communicate()  # the worker goes on
+    until = time.monotonic() + 120
+    while (pods.left() or pods.processes()) and time.monotonic() < until:
+        time.sleep(0.5)
+    while not (pods.place / "runs" / "half" / "result.json").exists() and time.monotonic() < until:
+        time.sleep(0.5)
     result = pods.result("half")
     assert (result["state"], result["first_failure"]["cause"]) == ("lost", "ansible-playbook was killed")
     assert pods.left() == "" and pods.processes() == []
