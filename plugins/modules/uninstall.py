@@ -59,7 +59,6 @@ options:
       - The clusters that do not count as others, as V(NAME of USER). The action sets it to those that have O(home).
     type: list
     elements: str
-    default: []
   part:
     description:
       - What to do. The action calls the module once for each part that is necessary, and sets this option.

@@ -57,8 +57,6 @@ OLD = (
     "cp /usr/lib/os-release /root/; sed -i s/12/10/ /usr/lib/os-release",
     "cat /root/os-release >/usr/lib/os-release; rm /root/os-release",
 )
-UNKNOWN = (OLD[0].replace("s/12/10/", "s/^ID=debian/ID=arch/"), OLD[1])
-DRIVERS = {"accelerators": ["cuda"], "cuda_driver": "open"}
 # As the kernel of another processor would answer.
 ARM = "import os; real = os.uname(); os.uname = lambda: os.uname_result((*real[:4], 'aarch64'))"
 ON_ARM = (
@@ -71,7 +69,6 @@ REFUSED: dict[str, tuple[tuple[str, str], dict[str, object], str]] = {
     "no root for the firewall": (NO_SUDO, {"firewall_open": True}, "TF-NO-SUDO"),
     "no root for sshd": (NO_SUDO, {"ssh_mesh_become": True}, "TF-NO-SUDO"),
     "a distribution that is too old": (OLD, {}, "TF-OS-OLD"),
-    "drivers that a distribution has not": (UNKNOWN, DRIVERS, "cuda: "),
     "two architectures": (ON_ARM, {}, "TF-DRIFT-ARCH"),
     "two heads": (("true", "true"), {}, "head has 2 and workers has 2"),
 }
