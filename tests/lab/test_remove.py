@@ -138,12 +138,13 @@ OTHERS = re.compile(  # what belongs to the second user
 )
 # What has a part of each cluster, and what root added for all.
 SHARED = re.compile(rf"^\w+  /etc/ssh/sshd_config[.]d/40-torchfleet.conf$| {LIMITS}( |$)| /var/lib/torchfleet(/| )")
+OF_A_JOB = re.compile(r"/\.torchfleet/(jobs|.*/__pycache__)")
 
 
 def seen(bare: Cluster, node: str) -> set[str]:
-    """Return all of a node, the files of jobs apart: those of a job that runs change."""
+    """Return all of a node, but what a running job changes: its files, and bytecode of what its ranks import."""
     found = listing(bare.lab, node, below="/etc /home/*/.ssh /home/*/.torchfleet/ssh /home/*/.torchfleet/fabric.*")
-    return {re.sub(r"^nft +\d+", "nft", line) for line in found if "/.torchfleet/jobs" not in line}
+    return {re.sub(r"^nft +\d+", "nft", line) for line in found if not OF_A_JOB.search(line)}
 
 
 @dataclass
@@ -214,7 +215,7 @@ def test_nothing_is_removed_under_a_running_job(bare: Cluster, busy: Busy) -> No
     assert f"job {busy.job.job_id} of fleet runs here: wait for its end, or end it" in refused.output
     assert "removed:" not in refused.output
     assert busy.is_untouched
-    assert {node: seen(bare, node) for node in NODES} == before
+    assert {node: sorted(seen(bare, node) ^ before[node]) for node in NODES} == {node: [] for node in NODES}
 
 
 def test_a_second_user_s_cluster_leaves_the_first_one_s_alone(bare: Cluster, busy: Busy, other: Cluster) -> None:
