@@ -206,7 +206,13 @@ def test_the_record_of_a_rank(tmp_path: Path, whole: dict[str, Any]) -> None:
     + [{**RECORD, "error_code": "wrapper_died"}]
     + [{**RECORD, **OVER, name: odd} for name in OVER for odd in ([], "x") if (name, odd) != ("error", "x")]
     + [{**RECORD, **OVER, name: odd} for name in TIMES for odd in (math.nan, math.inf, -1.0, 10**400, "x")]
-    + [{**RECORD, **OVER, "peak_bytes": odd} for odd in (-1, 10**19, 10**400, 1.0, True)],
+    + [{**RECORD, **OVER, "peak_bytes": odd} for odd in (-1, 10**19, 10**400, 1.0, True)]
+    + [
+        {**RECORD, **OVER, name: odd}
+        for name in ("rc", "wrapper_pid", "local_rank", "pid")
+        for odd in (-1, 1 << 40, True)
+    ]
+    + [{**RECORD, **OVER, "signal": odd} for odd in (0, -9, 65, True, "9")],
 )
 def test_a_record_that_no_wrapper_wrote_is_none(tmp_path: Path, lie: Any) -> None:
     """Reproduced before: the guard and its twin died of it, and processes of the job lived on.

@@ -222,6 +222,11 @@ def read_entry(entry: object) -> tuple[str, Collective, float, bool] | None:
     return short(" ".join(group)[:NAME_MOST]), call, began / 1e9, not retired
 
 
+def is_size(value: object) -> bool:
+    """Whether a dimension of a tensor can be: of numbers without a bound Python makes no text (int_max_str_digits)."""
+    return type(value) is int and 0 <= value <= SEQUENCE_MOST
+
+
 def tensor_of(entry: Mapping[str, object]) -> str:
     """Return elements and type of what a rank gives to a collective, "12 Float"; empty if it is nothing, or not known.
 
@@ -235,7 +240,7 @@ def tensor_of(entry: Mapping[str, object]) -> str:
     sizes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not isinstance(sizes, list) or not isinstance(types, list) or not sizes or not types:
         return ""
-    if not all(isinstance(shape, list) and all(type(size) is int for size in shape) for shape in sizes[:TENSORS_MOST]):
+    if not all(isinstance(shape, list) and all(map(is_size, shape)) for shape in sizes[:TENSORS_MOST]):
         return ""
     if len(sizes) > TENSORS_MOST or len(types) > TENSORS_MOST or not all(isinstance(name, str) for name in types):
         return ""

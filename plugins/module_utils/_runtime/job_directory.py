@@ -8,11 +8,11 @@
 the job), hostfile, bin/ (what launchers call), events (a FIFO: a byte wakes the guard), gate (a FIFO: opened when ranks
 may begin, or when the job is ended), lock (held while the job runs, and until its files were fetched), launcher.json,
 launcher.out, end.json (why the job was ended, first writer wins), over.json (nothing of it runs here any more),
-leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs through which output comes
-(rank_output) and those files through which ranks tell where they are (look_note) and how they fare (arrivals_note,
-profile_note), look.lock, evidence.json (of a job that took too long), and where a folder was shipped src/ (the job's
-own tree, job_files) with listing.json. On the head also routes.json (how it reaches the other nodes), clocks.json
-(clocks.py) and result.json. attempts/<n>/ has the files of earlier attempts (earlier_attempts.py).
+processes.json (noted_processes), leftovers.json, metrics.jsonl, ranks/<n>/{stdout,stderr,record.json} with the FIFOs
+through which output comes (rank_output) and those files through which ranks tell where they are (look_note) and how
+they fare (arrivals_note, profile_note), look.lock, evidence.json (of a job that took too long), and where a folder was
+shipped src/ (the job's own tree, job_files) with listing.json. On the head also routes.json (how it reaches the other
+nodes), clocks.json (clocks.py) and result.json. attempts/<n>/ has files of earlier attempts (earlier_attempts.py).
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ TEXT_BYTES = 2000  # of what a daemon said that its launcher is told
 Form = Mapping[str, Union[type, Tuple[type, ...]]]  # the types of fields by name
 Kind = TypeVar("Kind")
 NUMBER = (int, float)  # of seconds, as all numbers here that need not be whole
-BYTES_MOST = 10**18  # of memory
 SECONDS_MOST = 1e11  # since the epoch, or since the machine came up
-# The files that a program of the job could have written as well, with the types of what is in them.
-# What of order.json those read who come when the job is over.
+# Types of what is in files that a program of the job could have written; of order.json, what is read when it is over.
 ORDER: Form = {
     **dict.fromkeys(("job_id", "home", "host", "head", "controller", "run_dir", "backend"), str),
     **{"placement": list, "ranks": list, "launcher": dict, "world_size": int, "shown_command": (str, list)},
@@ -70,6 +68,8 @@ LATE: Form = {
     **dict.fromkeys(("started_tick", "ended_tick", "cpu_seconds"), NUMBER),
     **{"peak_bytes": int, "error_code": str},
 }
+ID = (0, 9_999_999)  # least and most, as in record_forms.py: a look at the job would fail of other numbers
+RANGES = {"rc": (0, 255), "signal": (1, 64), "peak_bytes": (0, 10**18), "wrapper_pid": ID, "local_rank": ID, "pid": ID}
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 NUMBERS = itertools.count()
 
@@ -233,11 +233,11 @@ class JobDir:
     def record(self, rank: int) -> RankRecord | None:
         """Return the record of a rank; None for one that its wrapper did not write, and cannot have."""
         found = self.read(os.path.join("ranks", str(rank), "record.json"))
-        if not fits(found, RECORD) or found["rank"] != rank or not isinstance(found.get("signal"), (int, type(None))):
+        if not fits(found, RECORD) or found["rank"] != rank:
             return None
         whole = fits(found, {name: kind for name, kind in LATE.items() if name in found})
-        peak = found.get("peak_bytes", 0)
-        whole = whole and isinstance(peak, int) and 0 <= peak <= BYTES_MOST
+        rows = [(found[name], *ends) for name, ends in RANGES.items() if found.get(name) is not None]
+        whole = whole and all(type(value) is int and least <= value <= most for value, least, most in rows)
         if "error_code" in found:
             found["error_code"] = known(RankError, found["error_code"])
         whole = whole and found.get("error_code", "") is not None  # None: no code of ours
