@@ -22,6 +22,7 @@ from . import protocol
 from .bootstrap import ENTRY
 from .file_messages import FolderOffer
 from .job_directory import Form, JobDir, fits
+from .processes import boot
 from .records import AnyFacts
 
 KEPT = "kept.json"
@@ -39,17 +40,6 @@ class Kept(TypedDict):
     asked: protocol.Survey
     facts: dict[str, AnyFacts]
     offered: FolderOffer | None
-
-
-def boot() -> str:
-    """Return what tells this run of the machine, or of its container, from the one before; empty if it is not known."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            machine = file.read().strip()
-        with open("/proc/1/stat") as file:  # in a container its own first process
-            return f"{machine} {file.read().rpartition(')')[2].split()[19]}"
-    except (OSError, IndexError):  # hidepid of proc(5)
-        return ""
 
 
 def keep(

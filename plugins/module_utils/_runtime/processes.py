@@ -90,6 +90,17 @@ def read(pid: int) -> Process | None:
     return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
 
 
+def boot() -> str:
+    """Return what tells this run of the machine, or of its container, from the one before; empty if it is not known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip()
+        with open("/proc/1/stat") as file:  # in a container its own first process
+            return f"{machine} {file.read().rpartition(')')[2].split()[19]}"
+    except (OSError, IndexError):  # hidepid of proc(5)
+        return ""
+
+
 def is_running(pid: int) -> bool:
     """Whether a process is there and has not ended. Hydra leaves a wrapper that died a zombie while its rank lives."""
     process = read(pid)
