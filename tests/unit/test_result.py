@@ -187,6 +187,8 @@ def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
     result = summary(ended, (reason, "job_timeout of 5 s", 5.0), {0: "epoch 3"})
     assert (result["state"], result["rc"], states(result)) == (state, rc, ["ended", "ended"])
     assert (result["first_failure"] is None) == (reason == "cancelled")
+    nobody = "no rank is known to have kept the others waiting" in verdict(result, "/runs/job")
+    assert nobody == (reason == "timed_out"), "rank 0 is shown, and is not to blame"
     assert state in verdict(result, "/runs/job")
 
 

@@ -30,6 +30,8 @@ BY_ITSELF = (EndReason.LAUNCHER_DIED, EndReason.RANK_FAILED, EndReason.WRAPPER_D
 OF_CONSEQUENCES = (None, signal.SIGABRT, signal.SIGPIPE)
 # Seconds. A clock is measured to some milliseconds; a victim needs longer to end.
 SAME_MOMENT = 0.005
+# Of a job that took too long: its first rank is shown, for its log, and must not be taken for the culprit.
+NOBODY = "; no rank is known to have kept the others waiting"
 
 
 class Death(NamedTuple):
@@ -174,7 +176,8 @@ def first_failure(
         undone = [row for row in rows if row["state"] != "succeeded"] or rows
         late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
         culprit = next((row for row in rows if hang and row["rank"] in hang.ranks[:1]), late)
-        cause = f"{end['detail']}: {hang.sentence}" if hang else end["detail"]
+        nobody = NOBODY if end["reason"] == EndReason.TIMED_OUT and len(rows) > 1 else ""
+        cause = end["detail"] + (f": {hang.sentence}" if hang else nobody)
         return failure_of_rank(order, culprit, cause, last_lines[culprit["rank"]][0])
     silent = next((row for row in rows if row["state"] == "silent"), None)
     if silent and not launcher.get("rc") and (not end or end["reason"] == EndReason.LAUNCHER_DIED):
