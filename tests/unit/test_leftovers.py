@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     leftovers,
     noted_processes,
     processes,
+    sampler,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
@@ -81,25 +82,77 @@ def test_what_has_no_mark_goes_with_its_parent_that_has_one(tmp_path: Path) -> N
         os.close(lock)
 
 
-def test_what_was_noted_goes_when_nobody_looks_after_the_job(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    """A daemon with an environment of its own, whose wrapper, guard and supervisor were killed."""
+@pytest.fixture
+def daemon() -> Iterator[int]:
+    """The pid of a process whose parent is gone, which nothing marks."""
+    processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 0)  # another test may have made this process one
+    start = ["env", "-i", "sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]
+    pid = int(subprocess.run(start, stdout=subprocess.PIPE, check=True).stdout)
+    yield pid
+    if processes.is_running(pid):
+        os.kill(pid, signal.SIGKILL)
+
+
+def gone_with(tmp_path: Path, noted: object) -> tuple[JobDir, list[int]]:
+    """Return a job that is over with such a note, and what of it is ended."""
     job = JobDir(str(tmp_path / "jobs" / "gone"))
-    job.create([])
-    process = processes.read(sleeper.pid)
+    if not os.path.isdir(job.path):
+        job.create([])
+        os.close(job.lock())
+    job.write(noted_processes.FILE, noted)
+    return job, [row["pid"] for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
+
+
+def test_what_was_noted_goes_when_nobody_looks_after_the_job(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A daemon with an environment of its own, whose wrapper, guard and supervisor were killed."""
+    job, _ended = gone_with(tmp_path, [])  # first: what it leaves is younger
+    process = processes.read(request.getfixturevalue("daemon"))
     assert process
     earlier = {"here": noted_processes.here(), "processes": [[process.pid, process.started - 1]]}
     elsewhere = {"here": ["another boot", ""], "processes": [[process.pid, process.started]]}
     odd = {**earlier, "processes": [[1], None, ["1", "2"], [{}, []], [-1, 0], [process.pid, str(process.started)]]}
     for wrong in (earlier, elsewhere, odd, [], {"here": 1, "processes": 1}):
-        job.write(noted_processes.FILE, wrong)
-        assert not [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
+        assert gone_with(tmp_path, wrong)[1] == []
     noted_processes.note(job, [process])
     lock = job.lock()
     assert not [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]  # it runs
     os.close(lock)
     (row,) = [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
-    assert (row["pid"], row["ended"]) == (sleeper.pid, "SIGTERM")  # who ends it may have reaped it as well
-    assert processes.read(sleeper.pid) is None or sleeper.wait(60) == -15
+    assert (row["pid"], row["ended"]) == (process.pid, "SIGTERM") and not processes.is_running(process.pid)
+
+
+@pytest.mark.parametrize("forged", ["has its parent", "is older", "no lock"])
+def test_a_note_alone_ends_nothing(
+    tmp_path: Path, forged: str, daemon: int, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: what a program wrote in the place of the note was ended, whoever's it was."""
+    foreign = processes.read(sleeper.pid if forged == "has its parent" else daemon)
+    assert foreign
+    if forged == "is older":
+        monkeypatch.setattr(noted_processes, "began", lambda _job: time.time() + 60)
+    if forged == "no lock":
+        os.unlink(gone_with(tmp_path, [])[0].at("lock"))
+    _job, ended = gone_with(tmp_path, {"here": noted_processes.here(), "processes": [list(foreign.identity)]})
+    assert ended == [] and processes.is_running(foreign.pid)
+
+
+def test_a_program_that_names_another_process_as_its_wrapper_has_nothing_below_it(
+    tmp_path: Path,
+) -> None:
+    """Reproduced before: all that was below any process of the user was noted as the job's, for clean.yml to end."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0])
+    order: Any = {"ranks": [0], "nic": "", "sample": True, "launcher": {"name": "openmpi"}}
+    record = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": os.getppid(), "cpus": [0], "started": 1.0}
+    job.write("ranks/0/record.json", {**record, "pid": os.getpid()})
+    assert sampler.rank_trees(job, order, os.getpid()) == {0: []}
+    assert [process.pid for process in sampler.rank_trees(job, order, parent_of(os.getppid()))[0]][:1] == [os.getpid()]
+
+
+def parent_of(pid: int) -> int:
+    process = processes.read(pid)
+    assert process
+    return process.parent
 
 
 def test_the_login_that_looks_is_none_of_them(tmp_path: Path) -> None:

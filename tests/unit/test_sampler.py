@@ -195,7 +195,7 @@ def test_gpus_of_amd_are_read_from_their_files(tmp_path: Path) -> None:
 def job_of(tmp_path: Path, **order: Any) -> tuple[JobDir, Any]:
     job = JobDir(str(tmp_path / "job"))
     job.create([0])
-    return job, {"ranks": [0], "nic": "", "sample": True, **order}
+    return job, {"ranks": [0], "nic": "", "sample": True, "launcher": {"name": "openmpi"}, **order}
 
 
 def record(job: JobDir, wrapper: int, program: int) -> None:
@@ -215,7 +215,7 @@ def test_the_processes_of_ranks_are_counted_until_they_are_gone(tmp_path: Path) 
         reads = sampler.Sampler(job, order)
         reads.sample(reads.start)
         assert [process.pid for process in reads.trees[0]][:1] == [program.pid]
-        assert [process.pid for process in noted_processes.noted(job)] == [program.pid]
+        assert [pid for pid, _started in job.read(noted_processes.FILE)["processes"]] == [program.pid]
         program.stdin.write(b"\n")
         program.stdin.flush()
         program.stdout.readline()

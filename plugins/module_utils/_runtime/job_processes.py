@@ -14,7 +14,7 @@ from .ending import Trees, trees_below
 from .job_directory import JobDir
 from .launchers import is_started_elsewhere
 from .orders import Order
-from .processes import Process
+from .processes import Children, Process
 from .records import RankRecord
 
 
@@ -48,14 +48,20 @@ def snapshot_of(job: JobDir, order: Order, excluded: Collection[int], launchers:
     """
     records = [record for rank in order["ranks"] for record in [job.record(rank)] if record]
     children = processes_module.by_parent()
-    found = {process.pid: process for process in processes_module.descendants(os.getpid(), children)}
-    if is_started_elsewhere(order):
-        marked = processes_module.marked(children)
-        for top in [process for process, mark in marked if mark.job_dir == job.path]:
-            for process in (top, *processes_module.descendants(top.pid, children)):
-                found.setdefault(process.pid, process)
+    found = found_below(job, order, os.getpid(), children)
     for pid in excluded:
         found.pop(pid, None)
     programs = {record["wrapper_pid"]: record.get("pid") for record in records}
     trees = trees_below({pid: programs[pid] for pid in programs if pid in found}, children)
     return Snapshot(list(found.values()), records, trees, {*launchers, *programs})
+
+
+def found_below(job: JobDir, order: Order, guard: int, children: Children) -> dict[int, Process]:
+    """Return the living processes of a job by pid: those below its guard, and what a daemon of the node started."""
+    found = {process.pid: process for process in processes_module.descendants(guard, children)}
+    if is_started_elsewhere(order):
+        marked = processes_module.marked(children)
+        for top in [process for process, mark in marked if mark.job_dir == job.path]:
+            for process in (top, *processes_module.descendants(top.pid, children)):
+                found.setdefault(process.pid, process)
+    return found

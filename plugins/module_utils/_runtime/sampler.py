@@ -23,6 +23,7 @@ from typing import Collection
 from . import noted_processes, processes, usage_node
 from .forms import BadFrame
 from .job_directory import JobDir
+from .job_processes import found_below
 from .orders import Order
 from .processes import Process
 from .usage import USAGE, NodeUsage
@@ -110,6 +111,7 @@ class Sampler:
         self.devices = usage_node.devices(order["nic"], root)
         self.gpus = gpus_here(root)
         self.rates, self.folded = Rates(), Folded()
+        self.guard = os.getppid()
         self.began, self.start = time.time(), time.monotonic()
         self.trees: dict[int, list[Process]] = {}  # by rank: its program, and what that started
         self.list_at = 0.0
@@ -139,7 +141,7 @@ class Sampler:
         """Take one sample. `now`: by the monotonic clock."""
         if now >= self.list_at:
             before = time.thread_time()
-            self.trees = rank_trees(self.job, self.order)
+            self.trees = rank_trees(self.job, self.order, self.guard)
             self.note_processes()
             self.list_at = now + max(LIST_SECONDS, (time.thread_time() - before) / SHARE)
         memory, ticks = self.take()
@@ -227,13 +229,18 @@ def ranks_cpus(job: JobDir, order: Order) -> int:
     return len({cpu for record in records for cpu in record["cpus"] if isinstance(cpu, int)})
 
 
-def rank_trees(job: JobDir, order: Order) -> dict[int, list[Process]]:
-    """Return the processes of each rank on this node: its program first, without the wrapper."""
+def rank_trees(job: JobDir, order: Order, guard: int) -> dict[int, list[Process]]:
+    """Return the processes of each rank on this node: its program first, without the wrapper.
+
+    `guard`: its pid. A program may write any pid as that of its wrapper: one that is none of this job has nothing here.
+    """
     children = processes.by_parent()
     records = [record for rank in order["ranks"] for record in [job.record(rank)] if record]
+    of_job = found_below(job, order, guard, children)
     found: dict[int, list[Process]] = {}
     for record in records:
-        below = processes.descendants(record["wrapper_pid"], children)
+        wrapper = record["wrapper_pid"]
+        below = processes.descendants(wrapper, children) if wrapper in of_job else []
         found[record["rank"]] = sorted(below, key=lambda process: process.pid != record.get("pid"))
     return found
 
