@@ -14,10 +14,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.eviden
     ALL_EVIDENCE,
     read_recorder,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge, shows_life
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import (
     busy_lines,
-    is_alive,
     judged,
     write_bundle,
 )
@@ -390,9 +389,9 @@ def test_stacks_that_are_the_same_are_told_once(tmp_path: Path) -> None:
 
 def test_what_is_alive() -> None:
     busy, wrote = rank(own(1), cpu=9.0), rank(own(1), wrote=True)
-    assert is_alive(looked(busy, busy)) and is_alive(looked(rank(own(1)), wrote))
-    assert not is_alive(looked(busy, rank(own(1)))) and not is_alive(looked(waiting(), waiting()))
-    assert not is_alive({**looked(busy), "placement": looked(busy, busy)["placement"]})
+    assert shows_life([busy, busy], 2) and shows_life([rank(own(1)), wrote], 2)
+    assert not shows_life([busy, rank(own(1))], 2) and not shows_life([waiting(), waiting()], 2)
+    assert not shows_life([busy], 2)
 
 
 LIES: list[Any] = [

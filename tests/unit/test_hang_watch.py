@@ -69,13 +69,13 @@ def test_a_hang_is_told_once_and_again_after_the_job_went_on(tmp_path: Path, clo
     assert head.asked == []  # the job has not begun
     see = watch.seeing(lambda _frame: None)
     see({"kind": "started"})
-    passed(watch, clock, 59.0)
+    passed(watch, clock, 55.0)
     assert head.asked == []
-    passed(watch, clock, 2.0)
+    passed(watch, clock, 2.0)  # two readings of two seconds follow, and the line comes soon after 60 seconds
     assert head.asked == [False, True] and len(said) == 1
     assert said[0].startswith("warning: job run7: rank 1 on n1 is computing at __init__.py:166 in match (hangs.py:34);")
     assert said[0].endswith(f"; evidence: {tmp_path / 'run7' / 'diagnosis'}")
-    passed(watch, clock, 119.0)
+    passed(watch, clock, 118.0)
     assert len(head.asked) == 2  # the next one comes after twice the time
     passed(watch, clock, 2.0)
     assert len(head.asked) == 4 and len(said) == 1
@@ -114,6 +114,44 @@ def test_a_look_that_fails_or_finds_no_hang_says_nothing(tmp_path: Path, clock: 
     head.lost = True
     passed(watch, clock, 121.0)
     assert said == [] and not (tmp_path / "run7").exists()
+
+
+@pytest.mark.parametrize("when", [False, True])
+def test_a_sign_of_life_in_the_midst_of_a_look_names_nobody(tmp_path: Path, clock: Clock, when: bool) -> None:
+    """Ranks are not asked if it came while /proc was read (False), and nothing is told if it came while they were."""
+    head = Head(RECORDED)
+    watch, said = made(head, tmp_path)
+    see, looks = watch.seeing(lambda _frame: None), head.look
+
+    def look(job_id: str, asks: bool = True) -> dict[str, Any]:
+        if asks is when:
+            clock.now += 1.0
+            see(FRAME)
+        return looks(job_id, asks)
+
+    head.look = look  # type: ignore[method-assign]
+    see({"kind": "started"})
+    passed(watch, clock, 57.0)
+    assert (head.asked, said) == ([False, True] if when else [False], [])
+    head.look = looks  # type: ignore[method-assign]
+    passed(watch, clock, 55.0)
+    assert len(said) == 0  # the time begins with the sign of life
+    passed(watch, clock, 2.0)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(60.0, 56.0), (300.0, 296.0), (6.0, 3.0), (1.0, 0.5)])
+def test_a_look_begins_early_so_that_its_line_comes_in_time(
+    tmp_path: Path, clock: Clock, seconds: float, begins: float
+) -> None:
+    """Not earlier than after half of the time: what tells something every second is never looked at."""
+    head = Head(RECORDED)
+    watch, _said = made(head, tmp_path, seconds)
+    watch.seeing(lambda _frame: None)({"kind": "started"})
+    passed(watch, clock, begins - 0.01)
+    assert head.asked == []
+    passed(watch, clock, 0.02)
+    assert head.asked == [False, True]
 
 
 def test_zero_is_never(tmp_path: Path, clock: Clock) -> None:

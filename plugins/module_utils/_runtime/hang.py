@@ -29,7 +29,7 @@ from .doing import (
     is_busy,
     open_group,
 )
-from .evidence import Evidence
+from .evidence import RUNNING, Evidence
 from .tensor_sizes import DifferentSizes, different_sizes
 
 # What a verdict says: a rank is to blame; all wait, in different calls; all wait in the same call; the job moves; no
@@ -104,6 +104,12 @@ def verdict_on_waiting(doings: Doings, waiting: list[int], told: Teller) -> Verd
         return Verdict(UNKNOWN, [], text)
     text = f"all ranks wait in {told.calls(waiting)}: none is missing, so look at the network between them"
     return Verdict(ALL_WAIT, [], text)
+
+
+def shows_life(evidence: Collection[Evidence], size: int) -> bool:
+    """Whether a job of `size` ranks shows a sign of life: a rank wrote output, or all of its ranks compute."""
+    running = [row for row in evidence if row["status"] == RUNNING]
+    return any(row["wrote"] for row in running) or (len(running) == size and all(map(is_busy, running)))
 
 
 def of_kind(doings: Doings, *kinds: str) -> list[int]:

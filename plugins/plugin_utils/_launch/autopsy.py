@@ -21,10 +21,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.doing 
     WAITS,
     Doings,
     classify,
-    is_busy,
     where,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import RUNNING, Evidence
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import Evidence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge, plural, spans
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import SeenJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
@@ -69,14 +68,6 @@ def judged(job_id: str, looked: SeenJob) -> Autopsy:
     """Return what is to be said of a job that was looked at."""
     placement = {place["rank"]: place["host"] for place in looked["placement"]}
     return Autopsy(job_id, looked, judge(looked["evidence"], placement))
-
-
-def is_alive(looked: SeenJob) -> bool:
-    """Whether a job shows a sign of life: a rank wrote output, or all of its ranks compute."""
-    running = [row for row in looked["evidence"] if row["status"] == RUNNING]
-    return any(row["wrote"] for row in running) or (
-        len(running) == len(looked["placement"]) and all(map(is_busy, running))
-    )
 
 
 def busy_lines(looked: SeenJob, seconds: float) -> list[str]:

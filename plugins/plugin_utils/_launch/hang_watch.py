@@ -6,7 +6,8 @@
 
 A look goes over a session of its own, so the job's is not held up. First nothing but /proc is read: a job that computes
 or writes is alive, and its ranks are asked for nothing. Programs that ranks have started and that are busy are told,
-such as the compiler of a framework that builds its kernels first. After each look the next one comes after twice the
+such as the compiler of a framework that builds its kernels first. The first reading begins EARLY_SECONDS before it is
+time, so that the two readings together are over soon after that. After each look the next one comes after twice the
 time.
 """
 
@@ -18,16 +19,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG, shows_life
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from .autopsy import Autopsy, busy_lines, is_alive, judged, write_bundle
+from .autopsy import Autopsy, busy_lines, judged, write_bundle
 from .connection import HeadLost
 from .session import Session
 
 MOST_SECONDS = 3600.0  # between two looks
+# Before its time a look begins, half of the time at most: to connect, and for the reading of /proc (two seconds). Then
+# ranks are asked, which takes two seconds more.
+EARLY_SECONDS = 4.0
 LEAVE_SECONDS = 5.0  # for a thread whose session was killed
 
 
@@ -60,8 +64,9 @@ class HangWatch:
         """`seconds` without a sign of life until it looks, 0 for never; `connect` returns a new session."""
         self.job_id, self.run_dir, self.seconds, self.connect, self.say = job_id, run_dir, seconds, connect, say
         self.pause = seconds
-        self.since: float | None = None  # of the monotonic clock: the last sign of life, or the last look
+        self.since: float | None = None  # of the monotonic clock: the last sign of life, or when the last look was due
         self.heard = 0.0  # by the same clock: the last sign of life
+        self.silent_since = 0.0  # what that was when the last look began
         self.busy: list[str] = []  # lines on programs that work for ranks
         self.thread: threading.Thread | None = None
         self.session: Session | None = None
@@ -84,11 +89,19 @@ class HangWatch:
         if self.thread and not self.thread.is_alive():
             self.thread = None
             self.tell()
-        if not self.seconds or self.since is None or self.thread or time.monotonic() < self.since + self.pause:
+        if not self.seconds or self.since is None or self.thread:
             return
-        self.since, self.pause = time.monotonic(), min(2 * self.pause, max(MOST_SECONDS, self.seconds))
-        self.session = None  # of the last one: before the thread begins, which sets it
+        due = self.since + self.pause
+        if time.monotonic() < due - min(EARLY_SECONDS, self.pause / 2):
+            return
+        self.since, self.pause = due, min(2 * self.pause, max(MOST_SECONDS, self.seconds))
+        self.session, self.silent_since = None, self.heard  # of the last one: before the thread begins, which sets it
         self.thread = begun(self.look)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the job showed a sign of life since the look began."""
+        return self.heard != self.silent_since
 
     def look(self) -> None:
         """Look at the job; `found` has what there is to tell. A look that fails tells nothing."""
@@ -98,17 +111,22 @@ class HangWatch:
                 return
             looked = session.look(self.job_id, asks=False)
             self.busy = busy_lines(looked, time.monotonic() - self.heard)
-            if is_alive(looked):
+            if self.disturbed or shows_life(looked["evidence"], len(looked["placement"])):
                 return
             autopsy = judged(self.job_id, session.look(self.job_id))
             self.found = autopsy if autopsy.verdict.code in HUNG else None
 
     def tell(self) -> None:
-        """Show what was found in one line, once, and keep the evidence; before that the programs that are busy."""
+        """Show what was found in one line, once, and keep the evidence; before that the programs that are busy.
+
+        Nothing of a look in whose midst the job went on.
+        """
         busy, self.busy = self.busy, []
+        autopsy, self.found = self.found, None
+        if self.disturbed:
+            return
         for line in busy:
             self.say(line)
-        autopsy, self.found = self.found, None
         if autopsy is None or self.told == (autopsy.verdict.code, autopsy.verdict.ranks):
             return
         self.told = autopsy.verdict.code, autopsy.verdict.ranks
