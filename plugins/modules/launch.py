@@ -95,6 +95,14 @@ options:
         The job goes on. V(0) is never. M(torchfleet.cluster.look) looks at any time.
     type: float
     default: 60
+  hang_end:
+    description:
+      - End a job that hangs, as C(failed). It hangs if two looks in a row,
+        O(hang_look) seconds apart, find that the same ranks keep the others waiting, each in the same place, or wait
+        for each other in different calls. With V(60) it is ended some 130 seconds after its last sign of life.
+      - The head looks, so this holds with O(detach) too. O(max_restarts) starts the job again, as after other failures.
+    type: bool
+    default: false
   profile:
     description:
       - Seconds from 1 to 60, such as V(10s), that PyTorch's profiler records when the ranks have met some times. The

@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
-from tests.driver import SCRIPTS
+from tests.driver import SCRIPTS, wait_until
 from tests.integration.fleet import Fleet, Started
 
 SCRIPT = SCRIPTS / "hangs.py"
@@ -153,18 +153,57 @@ distributed_c10d.all_reduce()
 """
 
 
-def test_job_timeout_names_the_culprit(fleet: Fleet) -> None:
-    """What looks like PyTorch's all_reduce is enough here: PyTorch itself needs longer to start than the job has."""
+def waiter(fleet: Fleet) -> str:
+    """Return a program of two ranks that hangs without PyTorch: rank 1 sleeps, the other waits for it."""
     library = fleet.root / "site-packages" / "torch" / "distributed"
     library.mkdir(parents=True)
     (library / "distributed_c10d.py").write_text("import time\n\ndef all_reduce():\n    time.sleep(600)\n")
     (fleet.root / "waiter.py").write_text(WAITER)
-    played = fleet.play(workload=str(fleet.root / "waiter.py"), np=2, job_timeout=4)
+    return str(fleet.root / "waiter.py")
+
+
+RANK_1_SLEEPS = (
+    "rank 1 on localhost is sleeping or waiting at waiter.py:6 in <module>; rank 0 waits for it in all_reduce "
+    "at waiter.py:7"
+)
+
+
+def test_job_timeout_names_the_culprit(fleet: Fleet) -> None:
+    """What looks like PyTorch's all_reduce is enough here: PyTorch itself needs longer to start than the job has."""
+    played = fleet.play(workload=waiter(fleet), np=2, job_timeout=4)
     failure = played.result["first_failure"]
     assert (played.result["state"], failure["rank"]) == ("timed_out", 1)
-    said = "rank 1 on localhost is sleeping or waiting at waiter.py:6 in <module>; rank 0 waits for it in all_reduce"
-    assert failure["cause"] == f"job_timeout of 4 s: {said} at waiter.py:7"
+    assert failure["cause"] == f"job_timeout of 4 s: {RANK_1_SLEEPS}"
     assert failure["log"].endswith("ranks/1/stderr")
+
+
+def test_a_detached_job_that_hangs_is_ended_by_its_head_and_started_again(fleet: Fleet) -> None:
+    """Nobody follows it. The second attempt hangs as well, and is the last."""
+    given = {"hang_look": 1, "hang_end": True, "max_restarts": 1, "job_id": "away"}
+    played = fleet.play(workload=waiter(fleet), np=2, detach=True, **given)
+    assert played.rc == 0, played.stdout
+    kept = fleet.home / "jobs" / "away" / "result.json"
+    wait_until(kept.exists, 180)
+    result = json.loads(kept.read_text())
+    failure = result["first_failure"]
+    assert (result["state"], failure["rank"]) == ("failed", 1)
+    why = r"two looks found the same hang, \d+ s without a sign of life \(hang_end\)"
+    assert re.fullmatch(f"{why}: {re.escape(RANK_1_SLEEPS)}", failure["cause"]), failure
+    ended = json.loads((kept.parent / "attempts.json").read_text())["attempts"]
+    assert [(row["state"], row["node"]) for row in ended] == [("failed", ""), ("failed", "")]
+    assert fleet.alive("away") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_hangs_is_looked_at_before_a_person_ends_it(fleet: Fleet, number: signal.Signals) -> None:
+    job = fleet.start(workload=waiter(fleet), np=2, hang_look=1)
+    job.wait_until(lambda: f"warning: job {job.job_id}: rank 1" in job.log.read_text(), 90)
+    job.process.send_signal(number)
+    job.process.wait(60)
+    job.all_gone()
+    assert job.result["state"] == "cancelled" and job.result["first_failure"] is None
+    assert job.result["notes"] == [{"code": "hung", "text": f"it hung: {RANK_1_SLEEPS}"}]
+    assert RANK_1_SLEEPS in (job.run_dir / "diagnosis" / "look.txt").read_text()
 
 
 @pytest.mark.parametrize(

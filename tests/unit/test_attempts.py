@@ -131,7 +131,7 @@ def test_an_attempt_that_came_further_is_followed_soon() -> None:
 def test_which_node_is_to_blame(
     state: str, signal: int | None, message: str, hosts: tuple[str, ...], node: str
 ) -> None:
-    row = {"rank": 1, "rc": 1, "signal": signal}
+    row = {"rank": 1, "rc": 1, "signal": signal, "state": "failed"}
     result: Any = {"state": state, "seconds": 2.0, "rc": 1, "ranks": [row], "metrics": {}}
     result["first_failure"] = {"rank": 1, "host": "n2", "message": message}
     result["placement"] = [{"host": host} for host in hosts]
@@ -153,7 +153,7 @@ def test_a_node_that_failed_twice_is_kept_out() -> None:
     ],
 )
 def test_what_of_a_failure_is_compared(message: str, failure: str) -> None:
-    row = {"rank": 1, "rc": 1, "signal": None}
+    row = {"rank": 1, "rc": 1, "signal": None, "state": "failed"}
     blamed = {"rank": 1, "host": "n2", "message": message}
     result: Any = {"state": "failed", "seconds": 2.0, "rc": 1, "ranks": [row], "first_failure": blamed}
     result["placement"] = [{"host": "n1"}, {"host": "n2"}]

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
 
 
 @pytest.fixture
@@ -22,6 +25,7 @@ def head_job(shown: list[dict[str, Any]]) -> HeadJob:
     made.order = {"host": "n1"}
     made.places = {(0, "n1"), (1, "n2")}
     made.audience = SimpleNamespace(offer=shown.append)  # type: ignore[assignment]
+    made.hangs = HangEnd({"placement": [], "hang_look": 60.0}, list)  # type: ignore[typeddict-item]
     return made
 
 
@@ -56,3 +60,28 @@ def test_job_timeout_does_not_begin_with_a_head_that_has_no_ranks(head_job: Head
     assert began is not None and sent == []
     head_job.on_message({"kind": "placed"}, SimpleNamespace(name="n3"))  # type: ignore[arg-type]
     assert (head_job.timeout_start, sent) == (began, [{"kind": "all_placed"}])
+
+
+@pytest.mark.parametrize(
+    ("reason", "host", "silent", "looks"),
+    [
+        (reasons.signalled("SIGTERM", "ansible-playbook"), "", 61.0, True),
+        (reasons.signalled("SIGINT", "ansible-playbook"), "", 61.0, True),
+        (reasons.TERMINAL_CLOSED, "", 61.0, True),
+        (reasons.signalled("SIGINT", "ansible-playbook"), "", 59.0, False),  # an ordinary one ends as quickly as ever
+        (reasons.node_lost("n2", "its link ended"), "n2", 61.0, False),
+        (reasons.rank_failed(1), "n2", 61.0, False),
+        (reasons.hung(130.0), "", 130.0, True),
+    ],
+)
+def test_ranks_of_a_silent_job_are_looked_at_before_a_person_ends_it(
+    head_job: HeadJob, reason: Reason, host: str, silent: float, looks: bool
+) -> None:
+    sent: list[Any] = []
+    head_job.ended, head_job.peers = False, [SimpleNamespace(send=sent.append)]  # type: ignore[list-item]
+    job = SimpleNamespace(claim_end=lambda *_given: None)
+    head_job.node_job = SimpleNamespace(job=job, end=lambda *given: sent.append(given))  # type: ignore[assignment]
+    head_job.hangs.hear()
+    head_job.hangs.heard -= silent  # type: ignore[operator]
+    head_job.end(reason, host)
+    assert sent == [{"kind": "end", "reason": reason.code, "detail": reason.detail, "looks": looks}, (reason, looks)]

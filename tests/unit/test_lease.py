@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.audience import Audience
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
@@ -173,6 +174,7 @@ def head_job_of(**order: Any) -> HeadJob:
     head_job.order = {"job_timeout": 100.0, "world_size": 2, "launcher": {"name": "openmpi"}, **order}
     head_job.started = head_job.timeout_start = time.monotonic()
     head_job.unplaced = {"n2"}
+    head_job.hangs = HangEnd({"placement": []}, list)  # type: ignore[typeddict-item]
     head_job.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
     head_job.audience = Audience(Channel(*os.pipe()), detached=False)
     return head_job

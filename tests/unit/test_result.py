@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
     deaths_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import ITEMS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, Verdict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, RankError
@@ -26,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result
     summarize,
     write_result,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import headline, verdict
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
 START = 1_800_000_000.0
@@ -76,9 +77,10 @@ def summary(
     lines: dict[int, str] | None = None,
     launcher: dict[str, Any] | None = None,
     ranks: int = 2,
+    hang: Verdict | None = None,
 ) -> dict[str, Any]:
     note = {"reason": end[0], "detail": end[1], "at": START + end[2]} if end else None
-    found = Found({"head": []}, {}, START, START + 10)
+    found = Found({"head": []}, {}, START, START + 10, hang=hang)
     last = {rank: ("stderr", (lines or {}).get(rank, "")) for rank in range(ranks)}
     result = summarize(
         order(ranks),
@@ -190,6 +192,34 @@ def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
     nobody = "no rank is known to have kept the others waiting" in verdict(result, "/runs/job")
     assert nobody == (reason == "timed_out"), "rank 0 is shown, and is not to blame"
     assert state in verdict(result, "/runs/job")
+
+
+RANK_1 = Verdict(BLAMED, [1], "rank 1 on n1 is sleeping; rank 0 waits for it")
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"), [("timed_out", "timed_out"), ("hung", "failed"), ("cancelled", "cancelled"), ("lost", "lost")]
+)
+def test_a_hang_is_told_in_the_result(reason: str, state: str) -> None:
+    """Of a job that a person ended it is a note: nothing failed. No node is kept out for a signal that came from us."""
+    ended = [record(rank, 143, 5.5, signal=15) for rank in (0, 1)]
+    result = summary(ended, (reason, "why", 5.0), hang=RANK_1)
+    assert (result["state"], states(result), node_of(result)) == (state, ["ended", "ended"], "")
+    failure, notes = result["first_failure"], [note["text"] for note in result["notes"] if note["code"] == "hung"]
+    if reason in ("timed_out", "hung"):
+        assert (failure["rank"], failure["cause"]) == (1, f"why: {RANK_1.sentence}") and notes == []
+    else:
+        assert failure is None or (failure["rank"], failure["cause"]) == (None, "why")
+        assert notes == [f"it hung: {RANK_1.sentence}"] and RANK_1.sentence in headline(result)
+
+
+def test_two_nodes_of_which_one_has_a_rank_that_hung_both_stay() -> None:
+    ended = [record(rank, 143, 5.5, signal=15) for rank in (0, 1)]
+    result = summary(ended, ("hung", "why", 5.0), hang=RANK_1)
+    result["placement"][0]["host"] = result["ranks"][0]["host"] = "n2"
+    assert node_of(result) == ""
+    result["ranks"][1]["state"] = "failed"  # a signal that came from elsewhere
+    assert node_of(result) == "n1"
 
 
 def test_a_node_that_cancels_a_job_is_named(tmp_path: Path) -> None:

@@ -172,12 +172,13 @@ def first_failure(
         return failure_of_rank(order, row, cause_of(records[blamed]), last_lines[blamed][0])
     where = end.get("host") or order["head"] if end else ""
     of_a_rank = any(row["host"] == where for row in rows)  # not of a head that only launches: no worker is to blame
-    if end and (end["reason"] == EndReason.TIMED_OUT or (end["reason"] == EndReason.LOST and of_a_rank)):
+    waited = end is not None and end["reason"] in (EndReason.TIMED_OUT, EndReason.HUNG)
+    if end and (waited or (end["reason"] == EndReason.LOST and of_a_rank)):
         undone = [row for row in rows if row["state"] != "succeeded"] or rows
         late = next((row for row in undone if row["host"] == end.get("host")), undone[0])
-        culprit = next((row for row in rows if hang and row["rank"] in hang.ranks[:1]), late)
-        nobody = NOBODY if end["reason"] == EndReason.TIMED_OUT and len(rows) > 1 else ""
-        cause = end["detail"] + (f": {hang.sentence}" if hang else nobody)
+        culprit = next((row for row in rows if waited and hang and row["rank"] in hang.ranks[:1]), late)
+        nobody = NOBODY if waited and len(rows) > 1 else ""
+        cause = end["detail"] + (f": {hang.sentence}" if hang and waited else nobody)
         return failure_of_rank(order, culprit, cause, last_lines[culprit["rank"]][0])
     silent = next((row for row in rows if row["state"] == "silent"), None)
     if silent and not launcher.get("rc") and (not end or end["reason"] == EndReason.LAUNCHER_DIED):

@@ -276,7 +276,8 @@ def looked(raw: Fields) -> protocol.Looked:
 
 
 def end(raw: Fields) -> protocol.End:
-    return {"kind": "end", "reason": END_REASON(raw.get("reason")), "detail": short(raw.get("detail"))}
+    reason, detail = END_REASON(raw.get("reason")), short(raw.get("detail"))
+    return {"kind": "end", "reason": reason, "detail": detail, "looks": raw.get("looks") is True}
 
 
 def clock(raw: Fields) -> protocol.Clock:

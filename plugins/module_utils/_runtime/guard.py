@@ -78,6 +78,7 @@ class Guard:
         self.exit_by: float | None = None  # for the launcher, when all ranks of the job are done
         self.detached = to_supervisor < 0  # no supervisor reports when the ranks of other nodes are done
         self.end_requested: Reason | None = None  # by the supervisor
+        self.looks = False  # before the ranks are ended
         self.placed = False
         self.done: dict[int, int] = {}  # the pid of the wrapper of each rank that is done
         self.streams: dict[int, list[Stream]] = {}  # by rank; its wrapper reads them while it lives
@@ -178,7 +179,7 @@ class Guard:
         for line in lines:
             message: ToGuard = json.loads(line)
             if message["kind"] == "end" and not self.end_requested:
-                self.end_requested = reasons.reason_in(message)
+                self.end_requested, self.looks = reasons.reason_in(message), message.get("looks", False)
             elif message["kind"] == "all_placed":
                 self.job.write("begin.json", {"at": time.time()})
                 self.job.open_gate()
@@ -313,7 +314,7 @@ class Guard:
             # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
             write_in_thread(lambda: self.job.claim_end(*reason))
             self.job.open_gate()
-            self.end_ranks(stacks=reason.code == EndReason.TIMED_OUT)
+            self.end_ranks(stacks=self.looks or reason.code == EndReason.TIMED_OUT)
         elif not self.snapshot().processes:
             return
         self.end_own()

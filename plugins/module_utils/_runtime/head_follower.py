@@ -56,7 +56,7 @@ class HeadFollower:
             while frame:
                 self.last_received = time.monotonic()
                 if frame["kind"] == "end":
-                    self.node_job.end(reason_in(frame))
+                    self.node_job.end(reason_in(frame), frame.get("looks", False))
                 elif frame["kind"] == "all_done" or frame["kind"] == "start_daemon" or frame["kind"] == "all_placed":
                     self.node_job.send(frame)
                 frame = self.channel.receive(0)

@@ -20,17 +20,21 @@ from .bounded_write import (
 )
 from .channel import BEAT_SECONDS, SupervisorChannel, ready
 from .clocks import note_clocks
+from .evidence import Evidence
 from .file_messages import Request
+from .hang_end import HangEnd
 from .launchers import STARTED_BY_SLURMD
+from .look_job import look_on_all
 from .node_job import NodeJob
-from .orders import Order, RunOrder
+from .orders import JobRoute, Order, RunOrder
 from .protocol import AllDone, AllPlaced, FromGuard, FromNode, Refused, end
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, EndReason, Reason
 from .records import Result
-from .remote_node import NotStaged, RemoteNode, stage_on_all
+from .remote_node import NotStaged, RemoteNode, in_parallel, stage_on_all
 from .remote_shell import SHELL_SOCKET, localized
 from .result import find_result, keep_result
 from .shipment import Shipment
+from .survey import ssh_config
 
 LOOK_SECONDS = 0.1  # between two checks for what sends no event
 START_SECONDS = 300.0  # for the ranks to start; a slow disk needs some of it, a launcher that hangs all of it
@@ -78,6 +82,7 @@ class HeadJob:
         self.timeout_start = self.started if order["launcher"]["name"] not in STARTED_BY_SLURMD else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = self.cancelled = False
+        self.hangs = HangEnd(order, self.look)
         self.last_beat = time.monotonic()
         self.shells: dict[socket.socket, RemoteNode | None] = {}  # by connection: the node it asked for
 
@@ -117,6 +122,7 @@ class HeadJob:
         self.node_job.start()
         for peer in self.peers:
             peer.start()
+        self.hangs.hear()
         self.audience.send({"kind": "started"})
         if self.audience.detached:
             self.controller.release()
@@ -129,13 +135,14 @@ class HeadJob:
             self.node_job.beat()
             self.node_job.check_guard()
             self.show()
+        self.hangs.close()
         self.shell_socket.close()
         self.show()
         node_reports = {peer.name: peer.report for peer in self.peers if peer.report}
         seconds = time.monotonic() - self.started
-        result = find_result(
-            self.node_job.job, self.order, self.node_job.staging, self.node_job.output.metrics, node_reports, seconds
-        )
+        job, metrics = self.node_job.job, self.node_job.output.metrics
+        hang = self.hangs.verdict
+        result = find_result(job, self.order, self.node_job.staging, metrics, node_reports, seconds, hang)
         if goes_on(result):
             self.node_job.close()
         else:
@@ -158,6 +165,7 @@ class HeadJob:
     def show(self) -> None:
         """Offer the output of this node's ranks to the controller."""
         for frame in self.node_job.output.shown():
+            self.hangs.hear()
             self.audience.offer(frame)
 
     def wait(self) -> None:
@@ -192,6 +200,7 @@ class HeadJob:
         host = peer.name if peer else self.order["host"]
         if message["kind"] == "line" or message["kind"] == "report":
             if (message["rank"], host) in self.places:  # a node speaks for its own ranks only
+                self.hangs.hear()
                 self.audience.offer(message)
         elif message["kind"] == "ending":
             self.end(reasons.reason_in(message), host)
@@ -230,10 +239,27 @@ class HeadJob:
         if self.ended:
             return
         self.ended, self.cancelled = True, reason.code == EndReason.CANCELLED
+        by_a_person = not host and reason.code in (EndReason.CANCELLED, EndReason.LOST)
+        looks = reason.code == EndReason.HUNG or (by_a_person and self.hangs.is_quiet)
         for peer in self.peers:
-            peer.send(end(reason))
+            peer.send(end(reason, looks))
         write_in_thread(lambda: self.node_job.job.claim_end(*reason, host))
-        self.node_job.end(reason)
+        self.node_job.end(reason, looks)
+
+    def look(self) -> list[Evidence]:
+        """Return what is known of all ranks. In a thread, over connections of its own: the job's are in use."""
+        opened: list[RemoteNode] = []
+
+        def reach(route: JobRoute) -> RemoteNode:
+            peer = RemoteNode(route, ssh_config(self.order["home"]))
+            opened.append(peer)
+            self.node_job.excluded_pids = [*self.node_job.excluded_pids, peer.pid]
+            return peer
+
+        try:
+            return look_on_all(self.node_job.job, self.order, True, reach)[0]
+        finally:
+            in_parallel(lambda peer: peer.remote.close(), opened)
 
     def reason_to_end(self) -> Reason | None:
         """Return why the job must end now, or None."""
@@ -249,7 +275,9 @@ class HeadJob:
             frame = self.audience.receive()
         except EOFError:
             return CONTROLLER_DIED
-        return reasons.reason_in(frame) if frame and frame["kind"] == "end" else None
+        if frame and frame["kind"] == "end":
+            return reasons.reason_in(frame)
+        return reasons.hung(self.hangs.silent) if self.hangs.tick() else None
 
     def on_shell(self, connection: socket.socket) -> None:
         """Handle the request of a remote shell: start this command on that node."""

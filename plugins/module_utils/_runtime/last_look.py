@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The look at a job that took too long, before its guard ends it: who kept it from going on is named in its result."""
+"""The look at a job that took too long or was silent, before its guard ends it: whom it waited for is in its result."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .orders import Order
 from .reasons import EndReason
 from .records import End
 
+LOOKED_AT = (EndReason.TIMED_OUT, EndReason.HUNG, EndReason.CANCELLED, EndReason.LOST)  # by some of these, if silent
 FILE = "evidence.json"  # in a job directory
 BETWEEN_SECONDS = 0.4  # two looks: the job has had its time
 MOST_SECONDS = 1.5  # that the end of the job waits for all of it: a disk may hang
@@ -49,8 +50,11 @@ def noted_evidence(job: JobDir) -> list[Evidence]:
 
 
 def verdict_at_end(end: End | None, evidence: Collection[Evidence], hosts: Mapping[int, str]) -> Verdict | None:
-    """Return who kept a job from going on that job_timeout ended, None if nobody is known to. `hosts` by rank."""
-    if end is None or end["reason"] != EndReason.TIMED_OUT or not evidence:
+    """Return who kept a job from going on that was looked at when it was ended, None if nobody is known to.
+
+    `hosts` by rank.
+    """
+    if end is None or end["reason"] not in LOOKED_AT or not evidence:
         return None
     verdict = judge(evidence, hosts)
     return verdict if verdict.code in HUNG else None

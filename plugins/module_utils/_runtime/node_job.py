@@ -211,12 +211,12 @@ class NodeJob:
         except BrokenPipeError:
             pass
 
-    def end(self, reason: Reason) -> None:
-        """Have the guard end the job on this node. The first reason stands."""
+    def end(self, reason: Reason, looks: bool = False) -> None:
+        """Have the guard end the job on this node; it `looks` at the ranks before. The first reason stands."""
         if not self.end_reason:
             self.end_reason = reason
             self.guard_deadline = time.monotonic() + 2 * processes.longest(self.order["grace"]) + END_SECONDS
-            self.send(end(reason))
+            self.send(end(reason, looks))
 
     def beat(self) -> None:
         """Send the guard a sign of life, unless its pipe is full: a hanging guard must not block this."""

@@ -51,6 +51,8 @@ class JobOrder(TypedDict):
     lease: float
     exclusive: bool
     show_ranks: list[int]
+    hang_look: float  # without a sign of life, until the job is looked at (hang_end.py); 0: never
+    hang_end: bool  # it is ended if two looks found the same hang
     sample: bool  # what its ranks take of their nodes is read while they run (sampler.py)
     collect: list[str]  # globs of what ranks write that comes home (artifacts.py)
 

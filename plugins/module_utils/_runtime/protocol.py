@@ -148,6 +148,7 @@ class End(TypedDict):
     kind: Literal["end"]
     reason: EndReason
     detail: Text
+    looks: bool  # the ranks are looked at before they are ended: of the head alone, to its nodes
 
 
 class Ending(TypedDict):
@@ -307,8 +308,8 @@ class Looked(SeenJob):
     kind: Literal["looked"]
 
 
-def end(reason: Reason) -> End:
-    return {"kind": "end", "reason": reason.code, "detail": reason.detail}
+def end(reason: Reason, looks: bool = False) -> End:
+    return {"kind": "end", "reason": reason.code, "detail": reason.detail, "looks": looks}
 
 
 def ending(reason: Reason) -> Ending:

@@ -34,6 +34,7 @@ class EndReason(Code):
     GUARD_DIED = "guard_died"
     NOT_STARTED = "not_started"
     SAVED = "saved"
+    HUNG = "hung"
 
 
 class RankError(Code):
@@ -87,6 +88,7 @@ STATES: Mapping[EndReason, FinalState] = {
     EndReason.GUARD_DIED: "failed",
     EndReason.NOT_STARTED: "failed",
     EndReason.SAVED: "saved",
+    EndReason.HUNG: "failed",
 }
 # Of a program that has saved its work and asks to be run again: EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
@@ -143,6 +145,11 @@ def node_lost(name: str, how: str) -> Reason:
 
 def timed_out(seconds: float) -> Reason:
     return Reason(EndReason.TIMED_OUT, f"job_timeout of {seconds:g} s")
+
+
+def hung(seconds: float) -> Reason:
+    """`seconds` without a sign of life."""
+    return Reason(EndReason.HUNG, f"two looks found the same hang, {seconds:.0f} s without a sign of life (hang_end)")
 
 
 def signalled(name: str, whom: str) -> Reason:

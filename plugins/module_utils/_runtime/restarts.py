@@ -117,7 +117,8 @@ def node_of(result: Result) -> str:
         return ""
     row = next((row for row in result["ranks"] if row["rank"] == failure["rank"]), None)
     found = EXCEPTION.match(failure["message"])
-    killed = result["state"] == "failed" and row is not None and row["signal"] is not None
+    by_itself = result["state"] == "failed" and row is not None and row["state"] == "failed"  # and not by us
+    killed = by_itself and row is not None and row["signal"] is not None
     broken = result["state"] == "failed" and found is not None and found.group(1) in OF_A_NODE
     return failure["host"] if result["state"] == "lost" or killed or broken else ""
 

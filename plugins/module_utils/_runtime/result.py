@@ -26,7 +26,7 @@ from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
-from .reasons import EXIT_SAVED, STATES, FinalState, RankState
+from .reasons import EXIT_SAVED, STATES, EndReason, FinalState, RankState
 from .records import (
     BlamedLauncher,
     End,
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     started: float  # seconds since the epoch
     ended: float
     seconds: float | None = None  # that the job took; None: the difference of its times
-    hang: Verdict | None = None  # of a job that job_timeout ended: who kept it from going on
+    hang: Verdict | None = None  # of a job that was looked at when it was ended: who kept it from going on
     usage: Mapping[str, NodeUsage] = {}  # by host
 
 
@@ -133,7 +133,11 @@ def summarize(
         "leftovers": found.leftovers,
         "metrics": found.metrics,
         "usage": usage_of(order, records, found.usage, took),
-        "notes": ranks_never_met_note(order, state, records) + cancelled_by_node_note(state, end),
+        "notes": [
+            *ranks_never_met_note(order, state, records),
+            *cancelled_by_node_note(state, end),
+            *hung_note(end, found.hang),
+        ],
     }
 
 
@@ -153,6 +157,12 @@ def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
+
+
+def hung_note(end: End | None, hang: Verdict | None) -> list[Note]:
+    """Return a note on a job that hung when somebody ended it: nothing else of its result says so."""
+    told = end is not None and end["reason"] not in (EndReason.TIMED_OUT, EndReason.HUNG)
+    return [{"code": "hung", "text": f"it hung: {hang.sentence}"}] if hang and told else []
 
 
 def usage_of(
@@ -228,12 +238,13 @@ def find_result(
     metrics: Metrics,
     node_reports: Mapping[str, NodeReport],
     seconds: float | None = None,
+    hang: Verdict | None = None,
 ) -> Result:
     """Return the result of a job, by what it left on the head.
 
     The head's supervisor calls this; if that died, the next one that lists the jobs that are over. `metrics` of the
     head's own ranks; `node_reports`: of the other nodes by host, times by the head's clock; `seconds` that the job
-    took, if the caller knows.
+    took, if the caller knows; `hang`: of a job that was ended for it, what two looks had found.
     """
     end, head = job.end(), order["host"]
     own, hosts = order["ranks"], {place["rank"]: place["host"] for place in order["placement"]}
@@ -259,7 +270,9 @@ def find_result(
     blamed = host if host in launchers else head
     culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
     evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
-    hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts)
+    hung = end is not None and end["reason"] == EndReason.HUNG
+    found_last = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts)
+    hang = hang if hang and hung else found_last
     usages = {host: usage for host, usage in usages_of(job, order, node_reports).items() if host in hosts.values()}
     keep_usage(job, usages)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)

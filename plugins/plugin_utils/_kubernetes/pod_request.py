@@ -46,6 +46,7 @@ NOT_FOR_PODS: Mapping[str, str] = {
     "ports": "pods reach each other by any port",
     "rendezvous": "the plan numbers the pods",
     "detach": "-e pod_manifest=job.json writes the objects, and kubectl create -f starts them: nobody has to stay",
+    "hang_end": "nobody looks at ranks in pods while they run: -e job_timeout=3600 ends them",
     "queue": "the scheduler of the cluster has one; of Kueue: -e pod_queue=NAME",
     "queue_timeout": "give the seconds that pods may wait: -e pod_start_timeout=600",
     "exclusive": "give requests, such as pod_cpus and gpus_per_pod",

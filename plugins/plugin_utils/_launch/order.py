@@ -68,6 +68,8 @@ def job_order(plan: LaunchPlan, command: LaunchCommand, controller: str) -> JobO
         "lease": plan.lease,
         "exclusive": plan.exclusive,
         "show_ranks": list(plan.show_ranks),
+        "hang_look": plan.hang_look,
+        "hang_end": plan.hang_end,
         "sample": plan.sample,
         "collect": list(plan.collect),
     }

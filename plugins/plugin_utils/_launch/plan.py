@@ -137,6 +137,8 @@ class LaunchPlan:
     lease: float
     show_ranks: tuple[int, ...]
     uid: int
+    hang_look: float = 0.0  # seconds without a sign of life, until the job is looked at; 0: never
+    hang_end: bool = False  # it is ended if two looks found the same hang
     notice: float | None = None  # SIGUSR1 comes this many seconds before the end of job_timeout
     restarts: int = 0  # how often the job was started before
     exclusive: bool = False  # no other job may be on its nodes when it starts
@@ -298,6 +300,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         np_source=allocation.np_source, placement=allocation.placement, head=of_head, nodes=nodes,
         uid=facts[head.name]["uid"], master_addr=environment.master[0], master_port=environment.master[1],
         options=request.options, job_timeout=request.job_timeout, notice=request.notice, grace=request.grace,
+        hang_look=request.hang_look, hang_end=request.hang_end,
         lease=request.lease, exclusive=request.exclusive, sample=request.sample, collect=request.collect,
         show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,

@@ -104,6 +104,7 @@ class Request:
     collect_limit: int = COLLECT_BYTES
     collect_every: float | None = None  # seconds between two collections while the job runs; None: at its end alone
     hang_look: float = HANG_LOOK  # seconds without a sign of life; 0: never
+    hang_end: bool = False  # end a job in which two looks find the same hang
     profile: Profile = NO_PROFILE
     rdma: bool = True  # use it where the nodes have it
     container: Mapping[str, object] = field(default_factory=dict)  # those of containers.PARTS that are given
@@ -143,6 +144,7 @@ def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = fro
         max_restarts=max_restarts,
         min_nodes=parse_min_nodes(given.get("min_nodes"), max_restarts, given),
         notice=parse_notice(given),
+        hang_end=parse_hang_end(given),
         queue=parse_queue(given),
         collect_every=parse_collect_every(given),
         python=parse_python(given.get("python"), given.get("requirements")),
@@ -253,6 +255,14 @@ def parse_hang_look(name: str, value: object) -> float:
         return parse_seconds(name, value, HANG_LOOK) or HANG_LOOK
     except InputError:
         raise InputError(name, value, "give seconds, or 0 for never: -e hang_look=300") from None
+
+
+def parse_hang_end(given: Mapping[str, object]) -> bool:
+    """Return whether a job that hangs is ended. InputError where it is not looked at."""
+    ends = parse_flag("hang_end", given.get("hang_end", False))
+    if ends and "hang_look" in given and not parse_hang_look("hang_look", given["hang_look"]):
+        raise InputError("hang_end", True, "with hang_look=0 no job is looked at: -e hang_look=60")
+    return ends
 
 
 def parse_min_nodes(value: object, max_restarts: int, given: Mapping[str, object]) -> int | None:
