@@ -82,7 +82,7 @@ def test_every_entry_has_a_text_or_a_code(entry: Entry) -> None:
     assert entry.cause.endswith(".") and entry.source and not entry.mend.endswith(".")
     assert entry.signs or entry.codes or entry.states or entry.signals
     assert all(part for sign in entry.signs for part in sign), "an empty sign would take everything"
-    assert set(entry.states) <= set(reasons.STATES.values())
+    assert set(entry.states) <= {*reasons.STATES.values(), causes.HUNG}
 
 
 def test_the_book_is_as_large_as_it_says() -> None:
@@ -275,7 +275,7 @@ def result(*rows: tuple[str, int, int | None], state: str = "failed", blamed: in
         for rank, (how, rc, number) in enumerate(rows)
     ]
     failure = {"rank": blamed, "host": f"n{blamed or 0}", "cause": "exit status 1", "message": "x", "log": "/r/log"}
-    return {"job_id": "j", "state": state, "ranks": ranks, "metrics": {}, "first_failure": failure}
+    return {"job_id": "j", "state": state, "ranks": ranks, "metrics": {}, "notes": [], "first_failure": failure}
 
 
 @pytest.fixture

@@ -157,6 +157,15 @@ def test_the_verdict_follows_the_code_of_the_state(run_dir: Path, state: str) ->
     checked(report(run))
 
 
+def test_a_job_that_was_ended_because_it_hung_says_so(run_dir: Path) -> None:
+    """Its state is `failed`: nobody is said to have failed first."""
+    note = {"code": "hang_end", "text": "it hung, so hang_end ended it"}
+    change(run_dir / "result.json", lambda result: result.update(state="failed", notes=[note]))
+    run = read_run(run_dir)
+    assert verdict_of(run).sentence.startswith("It hung, and was ended")
+    checked(report(run))
+
+
 @pytest.mark.parametrize(
     ("changed", "advice"),
     [

@@ -27,6 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result
     summarize,
     write_result,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import cause_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import headline, verdict
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
@@ -208,6 +209,10 @@ def test_a_hang_is_told_in_the_result(reason: str, state: str) -> None:
     failure, notes = result["first_failure"], [note["text"] for note in result["notes"] if note["code"] == "hung"]
     if reason in ("timed_out", "hung"):
         assert (failure["rank"], failure["cause"]) == (1, f"why: {RANK_1.sentence}") and notes == []
+        assert [note["code"] for note in result["notes"]] == (["hang_end"] if reason == "hung" else [])
+        assert (found := cause_of(result, Path("/nowhere"))) and found["id"] == (
+            "hang" if reason == "hung" else "time-over"
+        )
     else:
         assert failure is None or (failure["rank"], failure["cause"]) == (None, "why")
         assert notes == [f"it hung: {RANK_1.sentence}"] and RANK_1.sentence in headline(result)

@@ -49,11 +49,15 @@ def noted_evidence(job: JobDir) -> list[Evidence]:
         return []
 
 
-def verdict_at_end(end: End | None, evidence: Collection[Evidence], hosts: Mapping[int, str]) -> Verdict | None:
+def verdict_at_end(
+    end: End | None, evidence: Collection[Evidence], hosts: Mapping[int, str], before: Verdict | None = None
+) -> Verdict | None:
     """Return who kept a job from going on that was looked at when it was ended, None if nobody is known to.
 
-    `hosts` by rank.
+    `hosts` by rank; `before`: what looks had found for which it was ended.
     """
+    if before and end and end["reason"] == EndReason.HUNG:
+        return before
     if end is None or end["reason"] not in LOOKED_AT or not evidence:
         return None
     verdict = judge(evidence, hosts)

@@ -160,8 +160,10 @@ def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
 
 
 def hung_note(end: End | None, hang: Verdict | None) -> list[Note]:
-    """Return a note on a job that hung when somebody ended it: nothing else of its result says so."""
-    told = end is not None and end["reason"] not in (EndReason.TIMED_OUT, EndReason.HUNG)
+    """Return a note on a job that was ended because it hung, or that hung when somebody ended it."""
+    if end and end["reason"] == EndReason.HUNG:
+        return [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
+    told = end is not None and end["reason"] != EndReason.TIMED_OUT
     return [{"code": "hung", "text": f"it hung: {hang.sentence}"}] if hang and told else []
 
 
@@ -270,9 +272,7 @@ def find_result(
     blamed = host if host in launchers else head
     culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
     evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
-    hung = end is not None and end["reason"] == EndReason.HUNG
-    found_last = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts)
-    hang = hang if hang and hung else found_last
+    hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts, hang)
     usages = {host: usage for host, usage in usages_of(job, order, node_reports).items() if host in hosts.values()}
     keep_usage(job, usages)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)

@@ -8,7 +8,7 @@ An entry has an id, a cause and a mend (sentences for people), a source, and at 
 
 - `signs`: plain texts, each of which is enough; a list of texts must all stand in one line. No patterns, so that no
   output of a rank can make looking for them slow.
-- `codes` of the rank's record, `states` of the job, `signals` that ended the rank.
+- `codes` of the rank's record, `states` of the job (`hung`: hang_end ended it), `signals` that ended the rank.
 
 `native`: a library prints the sign, so it counts wherever it stands; else it must be in what ended the program.
 `statuses`: the sign counts only if the rank left with one of them. `launcher`: it is looked for in the launcher's

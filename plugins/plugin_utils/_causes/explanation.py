@@ -30,6 +30,7 @@ RANKS = 8  # whose output is read
 RECORD_BYTES = 1 << 16
 RESULT_BYTES = 1 << 26
 RESULT = "result.json"
+HANG_END, HUNG = "hang_end", "hung"  # the note of a job that was ended because it hung; how the book calls that
 
 
 class Cause(TypedDict):
@@ -128,8 +129,9 @@ def candidates(result: Result, run_dir: Path, entries: Sequence[Entry]) -> Itera
     """Yield what the book knows of a failure, in the order in which it is believed."""
     failure = result["first_failure"]
     host = failure["host"] if failure else ""
-    if result["state"] != "failed":
-        state = by_state(entries, result["state"])
+    hung = any(note["code"] == HANG_END for note in result["notes"])
+    if hung or result["state"] != "failed":
+        state = by_state(entries, HUNG if hung else result["state"])
         yield from [Found(state, None, host)] if state else []
         return
     rows = failed_ranks(result)

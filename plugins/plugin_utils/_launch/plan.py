@@ -300,13 +300,12 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
         np_source=allocation.np_source, placement=allocation.placement, head=of_head, nodes=nodes,
         uid=facts[head.name]["uid"], master_addr=environment.master[0], master_port=environment.master[1],
         options=request.options, job_timeout=request.job_timeout, notice=request.notice, grace=request.grace,
-        hang_look=request.hang_look, hang_end=request.hang_end,
-        lease=request.lease, exclusive=request.exclusive, sample=request.sample, collect=request.collect,
-        show_ranks=shown_ranks(request, len(allocation.placement)), secrets=secrets,
+        hang_look=request.hang_look, hang_end=request.hang_end, lease=request.lease, exclusive=request.exclusive,
+        sample=request.sample, secrets=secrets, show_ranks=shown_ranks(request, len(allocation.placement)),
         data=line_of(job.data, {name: fact["home"] for name, fact in used.items()}, without_data), lacking=without_data,
         packages=tuple(explained(job.needs, prepared)), unmade=tuple(unmade(job.needs, prepared)),
         owner=job.owner, warnings=tuple(warnings), collect_every=request.collect_every,
-        collect_files=request.collect_files, collect_limit=request.collect_limit,
+        collect=request.collect, collect_files=request.collect_files, collect_limit=request.collect_limit,
     )  # fmt: skip
 
 

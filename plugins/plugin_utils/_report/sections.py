@@ -21,7 +21,7 @@ from .markup import Html, clock, code, count, folded, join, number, ranks_named,
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
 from .taken import taken
-from .verdict import ICONS, verdict_of
+from .verdict import ICONS, is_hung, verdict_of
 
 Section = Callable[[Run], Html]
 CHARTS_MOST = 6
@@ -44,7 +44,7 @@ def head(run: Run) -> Html:
     """Return the verdict and the next step."""
     verdict = verdict_of(run)
     failure = run.failure
-    evidence = "" if failure is None else failure.cause if run.state == "timed_out" else failure.message
+    evidence = "" if failure is None else failure.cause if run.state == "timed_out" or is_hung(run) else failure.message
     commands = [tag("pre", code(command)) for command in verdict.commands]
     return tag(
         "header",

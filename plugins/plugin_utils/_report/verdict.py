@@ -74,8 +74,21 @@ def compare(job_id: str) -> str:
     return f"ansible-playbook playbooks/report.yml -e {shlex.quote(f'runs={job_id},OTHER')}"
 
 
+def is_hung(run: Run) -> bool:
+    """Whether a job was ended because it hung."""
+    return any(note.code == "hang_end" for note in run.notes)
+
+
+def hung(run: Run) -> Verdict:
+    """hang_end ended it."""
+    step = mend(run.known, run.failure.rank if run.failure else None) if run.known else "Each rank wrote where it was."
+    return Verdict(MARKS["failed"], f"It hung, and was ended{took(run)}.", step, (read(run), *compare_stacks(run)))
+
+
 def failed(run: Run) -> Verdict:
     """A rank, or the launcher, failed."""
+    if is_hung(run):
+        return hung(run)
     row, failure = blamed(run), run.failure
     if failure is None:
         return Verdict(MARKS["failed"], f"The job failed{took(run)}.", "Read result.json in the run's directory.")
