@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import hang_end, reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ALL_EVIDENCE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, hang_end, processes, reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ABSENT, ALL_EVIDENCE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, Verdict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from tests.unit.watched import Clock
 
@@ -48,6 +54,7 @@ def later(rank: int) -> list[Any]:
 
 
 ASLEEP = {"cpu": 0.0, "state": "S"}
+LAUNCHER = {"name": "openmpi", "version": "5"}
 WORKER = {"pid": 77, "state": "S", "command": "preprocess", "frames": []}
 
 
@@ -177,3 +184,38 @@ def test_who_asks_for_it_without_looks_is_refused() -> None:
     assert parse_request({"hang_end": "true"}).hang_end and not parse_request({}).hang_end
     with pytest.raises(InputError, match=r"hang_end: got true; with hang_look=0 no job is looked at: -e hang_look=60"):
         parse_request({"hang_end": True, "hang_look": 0})
+
+
+def test_the_head_looks_at_other_nodes_over_connections_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real supervisor answers for n2, whose home is on this machine, behind a program called ssh."""
+    monkeypatch.setattr(bootstrap, "own_digest", runtime_archive.digest)
+    monkeypatch.setattr(bootstrap, "own_archive", runtime_archive.archive)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ssh").write_text('#!/bin/sh\nfor command; do :; done\nexec /bin/sh -c "$command"\n')
+    (tmp_path / "bin" / "ssh").chmod(0o755)
+    places = [{"rank": rank, "local_rank": 0, "host": f"n{rank + 1}"} for rank in range(2)]
+    locks = []
+    for rank, host in enumerate(("n1", "n2")):
+        job = JobDir(str(tmp_path / host / "jobs" / "j"))
+        job.create([rank])
+        locks.append(job.lock())
+        texts = dict.fromkeys(("controller", "run_dir", "backend"), "")
+        whole = {**texts, "job_id": "j", "home": str(tmp_path / host), "host": host, "head": "n1", "world_size": 2}
+        job.write(
+            "order.json", {**whole, "placement": places, "ranks": [rank], "launcher": LAUNCHER, "shown_command": []}
+        )
+    (tmp_path / "n1" / "ssh").mkdir()
+    (tmp_path / "n1" / "ssh" / "config").touch()
+    n1 = JobDir(str(tmp_path / "n1" / "jobs" / "j"))
+    n1.write("routes.json", [{"host": "n2", "home": str(tmp_path / "n2"), "interpreter": sys.executable}])
+    head_job: Any = object.__new__(HeadJob)
+    head_job.order, head_job.node_job = n1.order(), SimpleNamespace(job=n1, excluded_pids=[1])
+    found = head_job.look()
+    for lock in locks:
+        os.close(lock)
+    assert sorted((row["rank"], row["host"], row["status"]) for row in found) == [(0, "n1", ABSENT), (1, "n2", ABSENT)]
+    _first, ssh = head_job.node_job.excluded_pids
+    assert not processes.is_running(ssh), "the guard's work would take it for a process of the job"
