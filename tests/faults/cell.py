@@ -157,7 +157,7 @@ class CellRun:
 
     def bring_home(self) -> None:
         """Have the run here: by the playbook's own worker, or by clean.yml where the row says so."""
-        if self.row.fetched and not self.row.cleaned and not self.row.rest:
+        if not self.row.needs_cleaning:
             if "refused" not in self.row.states:
                 wait_until((self.job.run_dir / "fetched.json").exists, 30.0, lambda: self.job.output[-SEEN_CHARACTERS:])
             return

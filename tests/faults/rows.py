@@ -65,6 +65,11 @@ class Row:
     launchers: tuple[str, ...] = LAUNCHERS
     script: Path = PROGRAM
 
+    @property
+    def needs_cleaning(self) -> bool:
+        """Whether clean.yml brings its run home, or part of it."""
+        return bool(not self.fetched or self.cleaned or self.rest)
+
 
 def failing(name: str, known: str, what: str, rc: int, cause: str = "", **more: Any) -> Row:
     """Return the row of a rank on n2 that fails by itself."""

@@ -144,6 +144,8 @@ def test_a_program_that_is_part_of_a_library_has_places_of_its_own() -> None:
 
 
 OVER = rank(status="ended", rc=0, python=False)
+IN_FINALIZE = rank(done=True, python=False)
+LEAVING = rank(in_library("threading.py", "wait"))
 
 
 def at_its_end(**changed: Any) -> dict[str, Any]:
@@ -162,6 +164,27 @@ def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
     assert verdict(OVER, rank(state="T"), OVER).ranks == [1]
 
 
+def test_who_does_not_leave_is_named_where_the_others_wait_for_it_after_their_programs() -> None:
+    """As in MPI_Finalize: Python is gone and cannot be asked, but has noted that the program ended well."""
+    found = verdict(at_its_end(), IN_FINALIZE, IN_FINALIZE)
+    assert (found.code, found.ranks) == (hang.BLAMED, [0])
+    assert found.sentence == (
+        "rank 0 on n1 is at its end, but for a thread at train.py:40 in uploads; "
+        "ranks 1-2 on n1 are over, with exit status 0, but for what libraries have to end"
+    )
+    said = verdict(OVER, at_its_end(), LEAVING).sentence
+    assert said.endswith(
+        "rank 0 on n1 is over, with exit status 0; rank 2 on n1 is about to leave, at threading.py:5 in wait"
+    )
+    assert verdict(OVER, at_its_end(), {**IN_FINALIZE, "done": False}).code == hang.NO_WAIT
+
+
+def test_who_has_left_a_collective_out_is_named_also_after_its_program() -> None:
+    found = verdict(waiting(), waiting(), IN_FINALIZE)
+    assert (found.code, found.ranks) == (hang.BLAMED, [2])
+    assert found.sentence.startswith("rank 2 on n1 is over, with exit status 0, but for what")
+
+
 @pytest.mark.parametrize(
     "ranks",
     [
@@ -171,9 +194,15 @@ def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
         [{**OVER, "rc": 1}, at_its_end()],
         [OVER, at_its_end(), None],
         [at_its_end(), at_its_end()],
-        [OVER, at_its_end(), rank(in_library("threading.py", "wait"))],
+        [OVER, LEAVING],
+        [LEAVING, {**at_its_end(), "done": True, "threads": []}],
+        [OVER, at_its_end(), rank(in_library("threading.py", "wait"), moved=True)],
+        [OVER, at_its_end(), rank(in_library("torch/a.py", "f"), in_library("site-packages/b.py", "<module>"))],
     ],
-    ids=["computes", "writes", "goes on", "another failed", "one is not known", "nobody is over", "one is leaving"],
+    ids=[
+        *("computes", "writes", "goes on", "another failed", "one is not known", "nobody is over", "one is leaving"),
+        *("all are done", "one goes on to leave", "one runs a module of a library"),
+    ],
 )
 def test_who_is_still_at_work_at_the_end_is_not(ranks: list[Any]) -> None:
     found = verdict(*ranks)

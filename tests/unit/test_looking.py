@@ -105,6 +105,25 @@ def test_a_python_tells_where_it_is_and_goes_on(job: JobDir, started: subprocess
     assert started.poll() is None and running(started.pid)
 
 
+STAYS_IN_C = """
+import ctypes
+library = ctypes.CDLL(None)
+library.__cxa_atexit(library.pause, None, None)  # as an MPI that ends itself when the process does
+print("up", flush=True)
+"""
+
+
+def test_a_program_that_has_ended_while_its_process_stays_is_done(job: JobDir, hook: Path) -> None:
+    with rank_0(job, hook, STAYS_IN_C) as process:
+
+        def done() -> Any:
+            row = looking.look(job, ORDER, seconds=0.1)[0]
+            return row if row["done"] and not row["python"] else None
+
+        row = wait_until(done)
+        assert (row["status"], row["rc"], row["threads"]) == ("running", None, []) and running(process.pid)
+
+
 COMPILES = """
 import subprocess, sys, time
 code = "import os; os.fork() and os.wait(); open('/proc/self/comm', 'w').write('cc1plus')\\nwhile True: pass"
@@ -275,9 +294,20 @@ def test_what_is_no_stack_is_none(text: str) -> None:
     assert read_stacks(text) == []
 
 
+def test_threads_in_one_place_stand_once_so_that_none_hides_another() -> None:
+    """As those of a backend's many groups: faulthandler begins with the newest thread, which the main one waits for."""
+    waits = STACK.replace("run", "waits_for_others")
+    names = [[frame["function"] for frame in frames] for frames in read_stacks(waits + STACK * 2 * THREADS_MOST + MAIN)]
+    assert names == [["f", "<module>"], ["run"], ["waits_for_others"]]
+
+
+LONG_FRAME = f'  File "{"d/" * 900}x.py", line 1 in {"f" * 900}\n'
+
+
 def test_stacks_are_bounded() -> None:
-    deep = STACK.partition("\n")[0] + "\n" + f'  File "{"d/" * 900}x.py", line 1 in {"f" * 900}\n' * 999
-    threads = read_stacks(deep * 99)
+    head, _line, _rest = STACK.partition("\n")
+    deep = "".join(f'{head}\n  File "/{n}.py", line 1 in f\n' + LONG_FRAME * 999 for n in range(99))
+    threads = read_stacks(deep)
     assert len(threads) == THREADS_MOST and {len(frames) for frames in threads} == {FRAMES_MOST}
     assert ALL_EVIDENCE([]) == [] and all(len(frame["file"]) <= 300 for frames in threads for frame in frames)
 

@@ -70,6 +70,9 @@ def test_rank_environment_serves_both_kinds_of_script() -> None:
     agent = {"GROUP_RANK": "0", "ROLE_RANK": "2", "TORCHELASTIC_RUN_ID": "agent's"}  # it may count nodes otherwise
     told = rank_environment({**order, "launcher": {"name": "torchrun"}}, (3, 4, 1, 2), agent)
     assert {name: told[name] for name in agent} == agent and told["NODE_RANK"] == "0"
+    again = {**order, "launcher": {"name": "torchrun"}, "restarts": 2}  # new agents, which count from 0
+    told = rank_environment(again, (3, 4, 1, 2), {**agent, "TORCHELASTIC_RESTART_COUNT": "0"})
+    assert told["TORCHELASTIC_RESTART_COUNT"] == "2" and told["TORCHELASTIC_RUN_ID"] == "agent's"
     own = {**order, "tmpdir": "/node's", "environment": {"TMPDIR": "/mine", "PATH": "/only"}}
     told = rank_environment(own, (0, 1, 0, 1), {})
     assert (told["TMPDIR"], told["PATH"]) == ("/mine", "/only")

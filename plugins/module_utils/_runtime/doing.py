@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import Dict, Iterable, Mapping, NamedTuple, Sequence, Tuple
 
-from .evidence import ABSENT, ENDED, Evidence, Frame, Group
+from .evidence import ABSENT, ENDED, FRAMES_MOST, Evidence, Frame, Group
 
-# What a rank does.
-GONE, STOPPED, WAITS, DATA, COMPUTES, SLEEPS, OPAQUE, SILENT = (
-    *("gone", "stopped", "waits", "data", "computes", "sleeps", "opaque", "silent"),
+# What a rank does. LEAVES: its program has ended, and libraries have something to end yet.
+GONE, LEAVES, STOPPED, WAITS, DATA, COMPUTES, SLEEPS, OPAQUE, SILENT = (
+    *("gone", "leaves", "stopped", "waits", "data", "computes", "sleeps", "opaque", "silent"),
 )
 BUSY, SOME = 0.5, 0.05  # share of a CPU from which on a rank computes; the same if it waits for a CPU
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/hook/sitecustomize\.py$|/_torchfleet_\w+\.py$")
@@ -106,17 +106,29 @@ def by_stack(row: Evidence, main: Sequence[Frame]) -> Doing:
     if source and not busy:
         told = told_of_program(row) if source == PROGRAM else told_of_workers(row)
         return Doing(DATA, f"waiting for {source}{told}", place)
-    left = next((frames for frames in row["threads"][1:] if has_own(frames)), None)
-    if left and waits_for(main, AT_EXIT) and not busy:  # the program is over, but for a thread
+    at_end = None if busy else by_threads_at_end(row["threads"])
+    return at_end or Doing(COMPUTES if busy else SLEEPS, doing_words(row, main, busy), place)
+
+
+def by_threads_at_end(threads: Sequence[Sequence[Frame]]) -> Doing | None:
+    """Return what a rank does whose program is over, None if it is not; the main thread is the first."""
+    main = threads[0]
+    left = next((frames for frames in threads[1:] if has_own(frames)), None)
+    if left and waits_for(main, AT_EXIT):
         thread = f"{where(left[0])} in {left[0]['function']}"
         return Doing(SLEEPS, f"at its end, but for a thread at {thread}", place_of(left))
-    return Doing(COMPUTES if busy else SLEEPS, doing_words(row, main, busy), place)
+    in_module = len(main) >= FRAMES_MOST or any(frame["function"] == "<module>" for frame in main)
+    if in_module or any(map(has_own, threads)):
+        return None
+    return Doing(LEAVES, f"about to leave, at {where(main[0])} in {main[0]['function']}", "")
 
 
 def without_stack(row: Evidence) -> Doing:
     """Return what a rank does whose main thread did not tell."""
     if row["state"] == "D":
         return Doing(SLEEPS, f"in disk wait (state D, in {row['kernel'] or 'the kernel'})", "")
+    if row["done"]:
+        return Doing(LEAVES, "over, with exit status 0, but for what libraries have to end", "")
     if row["python"] and is_busy(row):
         return Doing(COMPUTES, f"computing, where is not known (pid {row['pid']})", "")
     if row["python"]:
@@ -154,7 +166,7 @@ def with_recorder(doing: Doing, row: Evidence, newest: Mapping[str, int]) -> Doi
     if doing.kind == WAITS:
         return entered if doing.what not in ("send", "recv", "isend", "irecv") else doing
     behind = group["sequence"] < newest[group["name"]]
-    if doing.kind in (SILENT, SLEEPS) and not behind and group["seconds"] >= row["seconds"]:
+    if doing.kind in (SILENT, SLEEPS, LEAVES) and not behind and group["seconds"] >= row["seconds"]:
         return entered._replace(kind=WAITS)  # such as work.wait(), of which no frame is seen
     return doing
 

@@ -80,6 +80,7 @@ class Evidence(TypedDict):
     host: str
     status: str  # ENDED, RUNNING, ABSENT
     rc: int | None
+    done: bool  # the program has ended with status 0, and its process is still there
     pid: int
     state: str  # a letter of /proc/PID/stat
     kernel: str  # the kernel's function in which it sleeps
@@ -98,6 +99,7 @@ class Evidence(TypedDict):
 
 NO_NAMES: list[str] = []
 NO_CALLS: list[Collective] = []
+NOT_TOLD = False  # whether a program is done, of a node that does not tell
 FRAME_FORM: Form[Frame] = Form({"file": short, "line": whole(0, 999_999_999), "function": short})
 FRAMES = listed(FRAME_FORM, FRAMES_MOST)
 COLLECTIVE: Form[Collective] = Form({"sequence": whole(0, SEQUENCE_MOST), "operation": short, "tensor": short})
@@ -120,6 +122,7 @@ EVIDENCE: Form[Evidence] = Form(
         "host": short,
         "status": one_of(ENDED, RUNNING, ABSENT),
         "rc": optional(whole(0, 255)),
+        "done": either(flag, NOT_TOLD),
         "pid": whole(0, PID_MOST),
         "state": short,
         "kernel": short,
@@ -144,7 +147,8 @@ ALL_EVIDENCE = either(listed(EVIDENCE, MANY_RANKS), NOTHING)
 def read_stacks(text: str) -> list[list[Frame]]:
     """Return the threads that faulthandler wrote, the main thread first: it is the oldest, and comes last.
 
-    A thread without a Python frame is left out. So is ours, and what ours have done in another one to write it.
+    A thread without a Python frame is left out. So is ours, and what ours have done in another one to write it. Threads
+    in one place stand once: those of a pool, or of a backend's groups, would hide the one that a program waits for.
     """
     threads: list[list[Frame]] = []
     for line in text.split("\n"):
@@ -155,8 +159,12 @@ def read_stacks(text: str) -> list[list[Frame]]:
             file, number_of_line, function = frame.groups()
             at = int(number_of_line) if number_of_line.isdigit() else 0
             threads[-1].append({"file": short(file[-FILE_MOST:]), "line": at, "function": short(function[:NAME_MOST])})
-    found = [list(dropwhile(lambda row: row["file"].endswith(OURS), frames)) for frames in reversed(threads)]
-    return [frames for frames in found if frames][:THREADS_MOST]
+    found: list[list[Frame]] = []
+    for frames in reversed(threads):
+        theirs = list(dropwhile(lambda row: row["file"].endswith(OURS), frames))
+        if theirs and theirs not in found and len(found) < THREADS_MOST:
+            found.append(theirs)
+    return found
 
 
 def read_recorder(text: bytes, now: float) -> list[Group]:

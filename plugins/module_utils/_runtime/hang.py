@@ -17,6 +17,7 @@ from .doing import (
     COMPUTES,
     DATA,
     GONE,
+    LEAVES,
     OPAQUE,
     SILENT,
     SLEEPS,
@@ -36,6 +37,7 @@ from .tensor_sizes import DifferentSizes, different_sizes
 # rank waits for another; too little is known.
 BLAMED, MISMATCH, ALL_WAIT, SLOW, NO_WAIT, UNKNOWN = "blamed", "mismatch", "all_wait", "slow", "no_wait", "unknown"
 HUNG = (BLAMED, MISMATCH, ALL_WAIT)
+AT_WORK = (COMPUTES, SLEEPS, DATA, LEAVES)  # what a rank may be seen to do that works, and keeps others waiting
 # Times the longest pause between two collectives, and seconds: then also a rank at work keeps the others waiting.
 OVERDUE, OVERDUE_SECONDS = 10.0, 30.0
 WORDS_MOST = 6  # of ranks that do different things, and of calls
@@ -70,8 +72,8 @@ def judge(evidence: Collection[Evidence], placement: Mapping[int, str]) -> Verdi
     others = [rank for rank in sorted(doings) if rank not in silent]
     left = who_does_not_leave(found, doings)
     if left:
-        gone = of_kind(doings, GONE)
-        return Verdict(BLAMED, left, "; ".join([told.all(left), told.all(gone)]))
+        done = of_kind(doings, GONE, LEAVES)
+        return Verdict(BLAMED, left, "; ".join([told.all(left), told.all(done)]))
     return Verdict(NO_WAIT, [], "; ".join(["no rank waits for another", told.all(others), *told.unknown()]))
 
 
@@ -118,20 +120,21 @@ def of_kind(doings: Doings, *kinds: str) -> list[int]:
 
 def culprits_of(doings: Doings) -> list[int]:
     """Return who does not wait for the others: the surest evidence counts alone."""
-    order: list[tuple[str, ...]] = [(STOPPED,), (GONE, DATA, COMPUTES, SLEEPS), (OPAQUE,)]
+    order: list[tuple[str, ...]] = [(STOPPED,), (GONE, LEAVES, DATA, COMPUTES, SLEEPS), (OPAQUE,)]
     return next((found for found in (of_kind(doings, *kinds) for kinds in order) if found), [])
 
 
 def who_does_not_leave(found: Mapping[int, Evidence], doings: Doings) -> list[int]:
-    """Return the ranks that are still there when all others have ended well, if these do nothing but wait.
+    """Return the ranks whose programs run when those of all others have ended well, if these do nothing but wait.
 
-    Who has no frame of the user's own left is about to leave.
+    Who has no frame of the user's own left may be about to leave.
     """
-    gone, left = of_kind(doings, GONE), of_kind(doings, STOPPED, SLEEPS, DATA)
+    gone, leaving, left = of_kind(doings, GONE), of_kind(doings, LEAVES), of_kind(doings, STOPPED, SLEEPS, DATA)
     ended_well = all(found[rank]["rc"] == 0 for rank in gone)
-    quiet = not any(works(found[rank], False) for rank in left)
-    leaves = any(found[rank]["threads"] and not any(map(has_own, found[rank]["threads"])) for rank in left)
-    return left if gone and ended_well and quiet and not leaves and len(gone) + len(left) == len(doings) else []
+    quiet = not any(works(found[rank], False) for rank in (*leaving, *left))
+    own = all(not found[rank]["threads"] or any(map(has_own, found[rank]["threads"])) for rank in left)
+    known = len(gone) + len(leaving) + len(left) == len(doings)
+    return left if (gone or leaving) and ended_well and quiet and own and known else []
 
 
 def sides_of(doings: Doings, waiting: Sequence[int]) -> list[list[int]]:
@@ -148,7 +151,7 @@ def sides_of(doings: Doings, waiting: Sequence[int]) -> list[list[int]]:
 def what_moves(found: Mapping[int, Evidence], doings: Doings, culprits: Sequence[int]) -> str:
     """Return what moved between the looks, or why a pause is a usual one; an empty text if nothing did."""
     for rank in culprits:
-        if rank in found and doings[rank].kind in (COMPUTES, SLEEPS, DATA) and builds(found[rank]["busy"]):
+        if rank in found and doings[rank].kind in AT_WORK and builds(found[rank]["busy"]):
             return f"rank {rank} on {found[rank]['host']} builds a program: {of(found[rank]['busy'])} is busy"
     for rank, row in sorted(found.items()):
         for group in row["groups"]:
@@ -165,7 +168,7 @@ def what_moves(found: Mapping[int, Evidence], doings: Doings, culprits: Sequence
             return f"ranks wait for {seconds:.1f} s, and have waited {longest:.1f} s before"
         if seconds > max(OVERDUE * longest, OVERDUE_SECONDS):
             return ""
-    candidates = [rank for rank in culprits if doings[rank].kind in (COMPUTES, SLEEPS, DATA)]
+    candidates = [rank for rank in culprits if doings[rank].kind in AT_WORK]
     at_work = any(works(found[rank], bool(pauses)) for rank in candidates)
     return "those that the others wait for are at work, their stacks or their output change" if at_work else ""
 

@@ -51,6 +51,7 @@ STACKS_BYTES, STACKS_FILE = (
     32 << 20,
 )  # that are read of one answer; of the file, beyond which none is asked for
 RECORDER_BYTES = 32 << 20
+EXIT_BYTES = 8  # of a file with an exit status
 OTHERS_SECONDS = 10.0  # for another look at this job to be over
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -59,6 +60,7 @@ class Seen(NamedTuple):
     """What one look found of one rank."""
 
     record: RankRecord | None
+    done: bool  # the program noted that it has ended with status 0 (exit_note.py)
     tree: Tree
     asked: Process | None  # the Python that can be asked for its stacks
     ticks: dict[tuple[int, int], int]  # of CPU, by process
@@ -153,6 +155,7 @@ def look_once(job: JobDir, order: Order, asks: bool, deaf: set[int]) -> dict[int
     return {
         rank: Seen(
             records[rank],
+            read_part(job.rank(rank, "exit"), 0, EXIT_BYTES).strip() == b"0",
             found.get(rank, Tree([], [])),
             asked.get(rank),
             ticks.get(rank, {}),
@@ -326,6 +329,7 @@ def evidence_of(
         "host": host,
         "status": status,
         "rc": record.get("rc") if record else None,
+        "done": second.done and status == RUNNING,
         "pid": top.pid if top else 0,
         "state": top.state if top else "",
         "kernel": kernel_function(top.pid) if top else "",

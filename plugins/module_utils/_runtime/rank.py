@@ -31,7 +31,7 @@ from .processes import (
     read,
 )
 from .rank_output import CHUNK, Stream, open_streams
-from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, RENDEZVOUS, named
+from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, RENDEZVOUS, RESTARTS, named
 from .reasons import EndReason, RankError
 
 if TYPE_CHECKING:  # a rank must not pay for the types
@@ -72,8 +72,8 @@ def rank_environment(order: Order, identity: tuple[int, int, int, int], inherite
     variables["PATH"] = os.pathsep.join(filter(None, places))
     values = place_of(order, identity)
     variables.update(named({**PLACE, **RENDEZVOUS}, values))
-    if LAUNCHERS[order["launcher"]["name"]].started_by != AGENTS:  # which have set them
-        variables.update(named(ELASTIC, values))
+    agents = LAUNCHERS[order["launcher"]["name"]].started_by == AGENTS  # which set theirs, but count from 0 each time
+    variables.update(named({RESTARTS: ELASTIC[RESTARTS]} if agents else ELASTIC, values))
     variables[NODE] = variables.get("GROUP_RANK", str(values["node"]))  # agents count nodes in an order of their own
     variables.update(order["environment"])
     return variables

@@ -20,6 +20,8 @@ PLACE: Mapping[str, str] = {
     name: what for launcher in GIVEN for name, what in zip(LAUNCHERS[launcher].identity, IDENTITY)
 }
 RENDEZVOUS: Mapping[str, str] = {"MASTER_ADDR": "master_addr", "MASTER_PORT": "master_port"}
+# It must be the same for all ranks of a job: PyTorch 2.0 makes it part of the names in the store by which they meet.
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 # What torchrun's agents set besides (LocalElasticAgent of torch.distributed.elastic): without it Lightning takes every
 # node for node 0.
 ELASTIC: Mapping[str, str] = {
@@ -29,7 +31,7 @@ ELASTIC: Mapping[str, str] = {
     "ROLE_WORLD_SIZE": "world_size",
     "ROLE_NAME": "role",
     "TORCHELASTIC_RUN_ID": "job_id",
-    "TORCHELASTIC_RESTART_COUNT": "restarts",
+    RESTARTS: "restarts",
     "TORCHELASTIC_MAX_RESTARTS": "max_restarts",
 }
 NODE = "NODE_RANK"  # GROUP_RANK by another name, which Lightning reads where there is no agent, and no agent sets

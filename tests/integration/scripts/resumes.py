@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-RANK, STARTS = os.environ["RANK"], int(os.environ["TORCHFLEET_RESTART_COUNT"])
+RANK = os.environ["RANK"]
+counts = {os.environ[f"{who}_RESTART_COUNT"] for who in ("TORCHFLEET", "TORCHELASTIC")}  # one, for they agree
 saved = Path(os.environ["TORCHFLEET_CHECKPOINT_DIR"], f"count-{RANK}")
 told: list[int] = []
 signal.signal(signal.SIGUSR1, lambda number, _frame: told.append(number))
 left = float(os.environ["TORCHFLEET_SECONDS_LEFT"])
-print("start", STARTS, "saved", saved.exists(), 0 < left <= 300, flush=True)
+print("start", *counts, "saved", saved.exists(), 0 < left <= 300, flush=True)
 count = int(saved.read_text()) if saved.exists() else 0
 for _ in range(2):
     count += 1
