@@ -51,7 +51,7 @@ class KubeError(InputError):
 
     def __init__(self, code: KubeCode, allowed: str) -> None:
         super().__init__("target", "kubernetes", allowed)
-        self.code = code.value
+        self.code, self.told = code.value, allowed
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,15 @@ class Kubectl:
 
     def rows(self, resources: str, selector: str) -> list[dict[str, object]]:
         """Return the objects of some kinds that a selector finds. KubeError."""
-        items = self.json("get", resources, f"--selector={selector}").get("items")
+        return self.items("get", resources, f"--selector={selector}")
+
+    def warnings(self) -> list[dict[str, object]]:
+        """Return the events of the namespace that are warnings: clusters keep them for an hour. KubeError."""
+        return self.items("get", "events", "--field-selector=type=Warning")
+
+    def items(self, *words: str) -> list[dict[str, object]]:
+        """Return the objects of a list that kubectl prints. KubeError."""
+        items = self.json(*words).get("items")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
