@@ -106,6 +106,14 @@ class Pods:
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
+    def clean(self, *words: str) -> tuple[int, str]:
+        """Run clean.yml."""
+        done = subprocess.run(
+            self.words(*words, playbook="clean.yml"), cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
     def start(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
         """Start a job."""
         words = self.words(*self.job(name, script), "-e", "show_ranks=all", *more)

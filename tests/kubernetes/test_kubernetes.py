@@ -14,7 +14,6 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import DELAY_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants
-from tests.driver import REPO
 from tests.kubernetes.cluster import PAUSE, TOKEN
 from tests.kubernetes.pods import PI, SECONDS, SLEEPS, Pods
 
@@ -105,9 +104,9 @@ def test_the_user_ends_it(pods: Pods) -> None:
 @pytest.mark.timeout(SECONDS)
 def test_the_controller_is_killed_and_clean_ends_the_job(pods: Pods) -> None:
     kill(pods.begin("orphan", SLEEPS))
-    status, said = clean(pods)
+    status, said = pods.clean()
     assert status == 0 and "run or wait, and -e job_id=NAME ends one: orphan" in said, said
-    status, said = clean(pods, "-e", "job_id=orphan")
+    status, said = pods.clean("-e", "job_id=orphan")
     assert status == 0 and "ended and taken away: orphan" in said, said
     assert pods.left() == "" and pods.processes() == []
 
@@ -153,7 +152,7 @@ def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
             time.sleep(1)
         assert pods.processes("alone") == [] and pods.pod_of("waits", 0) == pods.pod_of("waits", 1) == ""
         assert len(pods.processes("bystander")) == 4 and other.poll() is None
-        status, said = clean(pods)
+        status, said = pods.clean()
         assert status == 0 and "ended and taken away: alone, waits" in said, said  # it is over: no name is needed
         assert len(pods.processes("bystander")) == 4
     finally:
@@ -164,14 +163,6 @@ def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
     until = time.monotonic() + 120
     while pods.left() and time.monotonic() < until:
         time.sleep(0.5)
-
-
-def clean(pods: Pods, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        pods.words(*words, playbook="clean.yml"), cwd=REPO, env=pods.environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(SECONDS)

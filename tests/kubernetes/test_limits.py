@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -134,6 +135,26 @@ def as_user(pods: Pods, role: str) -> Iterator[None]:
             yield
         finally:
             pods.cluster.kubeconfig.write_text(kubeconfig)
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_job_that_is_written_runs_without_us(pods: Pods) -> None:
+    """Its pods say in their logs what their ranks did, to people; clean.yml takes it away when it is over."""
+    path = pods.place / "job.json"
+    status, said = pods.train("written", *PI, "-e", f"pod_manifest={path}")
+    assert status == 0 and pods.left() == "", said
+    (line,) = [line for line in said.splitlines() if "kubectl create -f" in line]
+    done = subprocess.run(line.split(), env=pods.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    done = pods.cluster.ask(
+        "wait", "--for=condition=Complete", "--timeout=300s", "job/tf-written-0", "job/tf-written-1"
+    )
+    assert done.returncode == 0, done.stderr
+    log = pods.cluster.ask("logs", pods.pod_of("written", 0)).stdout
+    assert "rank 0: " in log and "3.14159" in log and "@torchfleet" not in log, log
+    assert "torchfleet: tf-written-0: rank 1: exit status 0" in log, log
+    status, said = pods.clean()
+    assert status == 0 and "ended and taken away: written" in said, said
 
 
 @pytest.mark.timeout(SECONDS)
