@@ -22,7 +22,11 @@ NAME, STORE = "torchfleet-kubernetes", "torchfleet-kubernetes-store"
 IMAGE, POD_IMAGE = "localhost/torchfleet-kubernetes:1", "localhost/torchfleet-pod:2"
 PAUSE = "localhost/torchfleet-pause:1"
 TOKEN = "torchfleet-kubernetes-lab"
-ROLES = ("edit", "view")  # users of these names, with tokens of their own; they may nothing until a test binds the role
+ROLES = (
+    "edit",
+    "view",
+    "no-logs",
+)  # users of these names, with tokens of their own; they may nothing until a test binds the role
 GATEWAY = "10.244.0.1"  # of the pods, and their DNS
 PACKAGES = (
     *("etcd-server", "containerd", "runc", "iptables", "iproute2", "containernetworking-plugins", "dnsmasq-base"),

@@ -62,9 +62,9 @@ def there(pods: Pods, thing: dict[str, Any]) -> Iterator[None]:
     try:
         done = pods.cluster.ask("create", "--filename=-", given=json.dumps(thing))
         assert done.returncode == 0, done.stderr
-        path = "jsonpath={.status.hard.pods}{.status.conditions[?(@.type=='Established')].status}{.roleRef.kind}"
-        known = ("1", "True", "ClusterRole")
-        pods.cluster.wait(name, lambda: pods.cluster.ask("get", name, f"--output={path}").stdout in known, 60)
+        path = "jsonpath={.status.hard.pods}{.status.conditions[?(@.type=='Established')].status}"
+        known = {"ResourceQuota": "1", "CustomResourceDefinition": "True"}.get(thing["kind"], "")
+        pods.cluster.wait(name, lambda: pods.cluster.ask("get", name, f"--output={path}").stdout == known, 60)
         yield
     finally:
         pods.cluster.ask("delete", name)
@@ -114,13 +114,25 @@ def test_no_machine_has_room(pods: Pods) -> None:
     assert "2 of 2 pods did not start in 10 s: 0/1 nodes are available: 1 Insufficient cpu" in line
 
 
+RBAC = "rbac.authorization.k8s.io"
+NO_LOGS = {
+    "apiVersion": f"{RBAC}/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "no-logs"},
+    "rules": [
+        {"apiGroups": [""], "resources": ["pods", "services", "configmaps", "secrets", "events"], "verbs": ["*"]},
+        {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["*"]},
+    ],
+}
+
+
 def binding(role: str) -> dict[str, Any]:
     """Return that the user with the name of a role has it in this namespace."""
     return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
         "metadata": {"name": role},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
         "subjects": [{"kind": "User", "name": role}],
     }
 
@@ -172,6 +184,12 @@ def test_role_view_is_refused_in_a_line(pods: Pods) -> None:
     with as_user(pods, "view"):
         line = refused(pods, "viewer", {})
     assert 'User "view" cannot' in line and "forbidden" in line and len(line) < 800
+
+
+@pytest.mark.timeout(SECONDS)
+def test_who_may_not_read_logs_is_refused_before_anything_starts(pods: Pods) -> None:
+    with there(pods, NO_LOGS), as_user(pods, "no-logs"):
+        assert "you may not read logs of pods (get pods/log)" in refused(pods, "no-logs", {})
 
 
 @pytest.mark.timeout(SECONDS)

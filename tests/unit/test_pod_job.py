@@ -108,6 +108,16 @@ class Lost(StandIn):
 JOB = Thing("Job", "tf-demo", (Field(("apiVersion",), "batch/v1", "it is a Job"),))
 
 
+def test_who_may_not_read_logs_starts_nothing() -> None:
+    """The job would run, and nobody would know what its ranks do and how they end."""
+    cluster = Lost("auth", KubeCode.FAILED)
+    with pytest.raises(KubeError, match=r"you may not read logs of pods \(get pods/log\)"):
+        submit(cluster, [JOB], "x=y")
+    assert cluster.asked == ["get", "auth"]
+    with pytest.raises(KubeError, match="kubectl auth: no"):
+        submit(Lost("auth", KubeCode.NO_ANSWER), [JOB], "x=y")
+
+
 @pytest.mark.parametrize(("code", "undone"), [(KubeCode.FAILED, False), (KubeCode.NO_ANSWER, True)])
 def test_a_job_is_taken_away_whose_creation_had_no_answer(code: KubeCode, undone: bool) -> None:
     """It may be there, and run with nobody to follow it. One that was refused is not."""

@@ -33,6 +33,7 @@ OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
 CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
 HELP_PATCH = "who starts jobs needs the verb patch: pods end when nobody renews their lease"
+NO_LOGS = "you may not read logs of pods (get pods/log), and what ranks do comes in them: role edit may"
 HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
 
 
@@ -151,6 +152,15 @@ class Kubectl:
         found = self.json("get", "pods", f"--selector={LABEL}={name}")
         items = found.get("items")
         return [pod for item in items if (pod := pod_of(item, hosts))] if isinstance(items, list) else []
+
+    def refuse_without_logs(self) -> None:
+        """KubeError for a user who may not read the logs of pods. Whether the API answers has been seen before."""
+        try:
+            self.run("auth", "can-i", "get", "pods", "--subresource=log", REQUEST)
+        except KubeError as error:
+            if error.code != KubeCode.FAILED:
+                raise
+            raise KubeError(KubeCode.FAILED, NO_LOGS) from None
 
     def follow_log(self, pod: str) -> subprocess.Popen[bytes]:
         """Begin to read the log of our container in a pod, from its start to its end. Others may add containers."""

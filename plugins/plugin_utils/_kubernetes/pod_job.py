@@ -106,6 +106,7 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Leas
         raise InputError(
             "job_id", selector.partition("=")[2], f"the cluster has a job of that name ({there[0]}): {advice}"
         )
+    kubectl.refuse_without_logs()
     owner: dict[str, object] = {}
     created = False
     try:
