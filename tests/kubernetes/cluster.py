@@ -223,7 +223,7 @@ class Cluster:
         """Start a service; its output is in /run/<name>.log, its pid in /run/<name>.id."""
         # Ranks may be many more than this machine has cores, and a kubelet that is late is a lost machine. Pods inherit
         # their priority from containerd.
-        priority = "" if name == "containerd" else "nice -n -10 "
+        priority = "" if name == "containerd" else "nice -n -19 "
         script = f'echo $$ >/run/{name}.id; exec {priority}"$0" "$@" >>/run/{name}.log 2>&1'
         podman("exec", "--detach", NAME, "sh", "-c", script, *SERVICES[name])
 
