@@ -81,7 +81,6 @@ clusterDomain: cluster.local
 resolvConf: ""
 evictionHard: {{nodefs.available: "1Mi", imagefs.available: "1Mi", memory.available: "1Mi"}}
 imageGCHighThresholdPercent: 100
-nodeStatusUpdateFrequency: 2s
 syncFrequency: 5s
 containerLogMaxSize: 1Mi
 containerLogMaxFiles: 2
@@ -146,7 +145,7 @@ SERVICES = {
     ),
     "controllers": (
         *("/opt/kube/kube-controller-manager", *SCHEDULING, "--service-account-private-key-file=/etc/kube/sa.key"),
-        *("--node-monitor-grace-period=20s", "--node-monitor-period=2s", "--feature-gates=TTLAfterFinished=true"),
+        "--feature-gates=TTLAfterFinished=true",
     ),
     "scheduler": ("/opt/kube/kube-scheduler", *SCHEDULING),
     "containerd": ("containerd", "--config=/etc/kube/containerd.toml"),

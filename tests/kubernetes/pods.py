@@ -107,12 +107,12 @@ class Pods:
         return done.returncode, done.stdout + done.stderr
 
     def clean(self, *words: str) -> tuple[int, str]:
-        """Run clean.yml."""
+        """Run clean.yml; return what it says without the line ends that Ansible adds."""
         done = subprocess.run(
             self.words(*words, playbook="clean.yml"), cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     def start(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
         """Start a job."""

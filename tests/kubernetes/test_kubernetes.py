@@ -105,7 +105,7 @@ def test_the_user_ends_it(pods: Pods) -> None:
 def test_the_controller_is_killed_and_clean_ends_the_job(pods: Pods) -> None:
     kill(pods.begin("orphan", SLEEPS))
     status, said = pods.clean()
-    assert status == 0 and "run or wait, and -e job_id=NAME ends one: orphan" in said, said
+    assert status == 0 and "-e job_id=NAME ends one: orphan" in said, said
     status, said = pods.clean("-e", "job_id=orphan")
     assert status == 0 and "ended and taken away: orphan" in said, said
     assert pods.left() == "" and pods.processes() == []
