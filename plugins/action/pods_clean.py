@@ -31,17 +31,19 @@ class ActionModule(Action):
         namespace = parse_label("pod_namespace", given["pod_namespace"]) if given["pod_namespace"] else ""
         where = (given["pod_context"] or "", namespace)
         found = jobs_there(Kubectl(*where), job_id)
-        jobs = list(found)
+        jobs = list(found.taken)
         if self._task.check_mode:
-            return {"changed": bool(jobs), "jobs": jobs, "msg": told("would be ended and taken away", jobs)}
+            message = told("would be ended and taken away", jobs, found.going)
+            return {"changed": bool(jobs), "jobs": jobs, "msg": message}
         left = []
-        for job, resources in found.items():
+        for job, resources in found.taken.items():
             left += take_away(Kubectl(*where, resources=resources), selector_of(job))
         if left:
             raise InputError("target", "kubernetes", f"{left[0]}; {len(left)} in all")
-        return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs)}
+        return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs, found.going)}
 
 
-def told(what: str, jobs: list[str]) -> str:
-    """Return one line on jobs."""
-    return f"{what}: {', '.join(jobs)}" if jobs else "no job of torchfleet is in this namespace"
+def told(what: str, jobs: list[str], going: list[str]) -> str:
+    """Return one line on jobs. `going`: those that are left, for nobody named them."""
+    line = f"{what}: {', '.join(jobs)}" if jobs else "no job of yours is over in this namespace"
+    return f"{line}; these run or wait, and -e job_id=NAME ends one: {', '.join(going)}" if going else line

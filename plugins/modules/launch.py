@@ -431,7 +431,7 @@ options:
     description: A queue of Kueue, which starts all pods of a job or none.
     type: str
   pod_start_timeout:
-    description: Seconds for all pods to start. After that the job ends, and the scheduler's reason is shown.
+    description: Seconds for all pods to start. After that the job ends, and what the cluster says of them is shown.
     type: float
     default: 600.0
   pod_output:

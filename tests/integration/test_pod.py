@@ -45,12 +45,17 @@ class Pod:
         monkeypatch.setattr(pod_request, "KINDS", kinds)
         script = place / "program" / "train.py"
         script.write_text(SCRIPT)
-        given: dict[str, Any] = {"pod_image": "x", "ranks_per_node": 2, "job_env": {"SECRET_WORD": "hush-hush"}}
+        given: dict[str, Any] = {
+            "pod_image": "x",
+            "ranks_per_node": 2,
+            "pod_output": "1M",
+            "job_env": {"SECRET_WORD": "hush-hush"},
+        }
         request = parse_request({**given, "workload": str(script), "workload_args": list(args)})
         program = program_of(request, str(script), shipped=True, local=False)
         job, folder_files = Job("apod", str(place / "run"), program, entry(), "abc"), folder_of(str(script))
         self.made = job_in_pods(request, parse_pods(given, request), job, folder_files, "me")
-        for name, data in files_of(self.made.order, folder_files, 1 << 20).items():
+        for name, data in files_of(self.made.order, folder_files, self.made.pods).items():
             (source / name).write_bytes(data)
         (secret / "SECRET_WORD").write_text("hush-hush")
         self.started = time.time()

@@ -7,52 +7,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import DELAY_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants
-from tests.driver import REPO
-from tests.kubernetes.cluster import PAUSE, POD_IMAGE, TOKEN, Cluster
+from tests.kubernetes.cluster import PAUSE, TOKEN
+from tests.kubernetes.pods import PI, SECONDS, SLEEPS, Pods
 
-PYTHON = Path.home() / ".torchfleet" / "pytorch" / "bin" / "python"
-SECONDS = 1800
-PI = ("-e", "workload=pi", "-e", "workload_args=--intervals=1000000")
-# Directories of this machine that pods mount by a claim: they stand for a shared file system with PyTorch.
-VOLUME = """apiVersion: v1
-kind: List
-items:
-- apiVersion: v1
-  kind: PersistentVolume
-  metadata: {{name: {name}}}
-  spec:
-    accessModes: [ReadOnlyMany]
-    capacity: {{storage: 1Gi}}
-    storageClassName: ""
-    hostPath: {{path: "{path}"}}
-    claimRef: {{namespace: default, name: {name}}}
-- apiVersion: v1
-  kind: PersistentVolumeClaim
-  metadata: {{name: {name}}}
-  spec:
-    accessModes: [ReadOnlyMany]
-    storageClassName: ""
-    resources: {{requests: {{storage: 1Gi}}}}
-    volumeName: {name}
-"""
-PROCESSES = """import glob
-for path in glob.glob("/proc/[0-9]*/cmdline"):
-    try:
-        print(open(path).read().replace("\\0", " "))
-    except OSError:
-        pass
-"""
-SLEEPS = "import os, time\nprint('rank', os.environ['RANK'], 'sleeps', flush=True)\ntime.sleep(600)\n"
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 RIGHTS = """import json, os
 names = ("CapBnd", "CapEff", "NoNewPrivs", "Seccomp")
 rows = dict(line.split(":", 1) for line in open("/proc/self/status"))
@@ -74,120 +39,6 @@ if os.environ["RANK"] == "3":
     sys.exit("ValueError: rank three does not like this")
 time.sleep(600)
 """
-
-
-def base_of(python: Path) -> Path:
-    """Return the directory of the interpreter that an environment was made of."""
-    told = subprocess.run(
-        [python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True, check=True
-    )
-    return Path(told.stdout.strip())
-
-
-class Pods:
-    """The cluster, and train.yml for it."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.torch, base = PYTHON.parent.parent.resolve(), base_of(PYTHON)
-        self.mounts = {"torch": self.torch, **({} if base == Path("/usr") else {"python": base})}
-        self.cluster = Cluster(place, tuple(self.mounts.values()))
-
-    def up(self) -> None:
-        self.cluster.up()
-        for name, path in self.mounts.items():
-            done = self.cluster.ask("create", "--filename=-", given=VOLUME.format(name=name, path=path))
-            assert done.returncode == 0, done.stderr
-
-    @property
-    def environment(self) -> dict[str, str]:
-        bin_directory = os.path.dirname(self.cluster.kubectl)
-        path = f"{bin_directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {
-            **os.environ,
-            "KUBECONFIG": str(self.cluster.kubeconfig),
-            "PATH": path,
-            "LC_ALL": "C.UTF-8",
-            "PYTHONUNBUFFERED": "1",
-        }
-
-    def words(self, *words: str, playbook: str = "train.yml") -> list[str]:
-        return ["ansible-playbook", playbook, "-e", "target=kubernetes", *words]
-
-    def job(self, name: str, script: str = "") -> list[str]:
-        """Return what a job of two pods with two ranks each is asked for with."""
-        volumes = ",".join(f"{claim}:{path}:ro" for claim, path in self.mounts.items())
-        given = {
-            "pod_image": POD_IMAGE, "pod_kind": "jobs", "python": f"{self.torch}/bin/python", "pod_volumes": volumes,
-            "pods": 2, "ranks_per_node": 2, "job_id": name, "runs_dir": str(self.place / "runs"),
-        }  # fmt: skip
-        if script:
-            folder = self.place / name
-            folder.mkdir()
-            (folder / "train.py").write_text(script)
-            given["workload"] = str(folder / "train.py")
-        return ["-e", json.dumps(given)]
-
-    def train(self, name: str, *words: str, script: str = "") -> tuple[int, str]:
-        done = subprocess.run(
-            self.words(*self.job(name, script), *words), cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
-
-    def start(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
-        """Start a job."""
-        words = self.words(*self.job(name, script), "-e", "show_ranks=all", *more)
-        return subprocess.Popen(
-            words, cwd=REPO, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
-
-    def begin(self, name: str, script: str, *more: str) -> subprocess.Popen[str]:
-        """Start a job, and return when all its pods have ranks that run."""
-        process = self.start(name, script, *more)
-        seen = ""
-        while seen.count(" sleeps") < 4:
-            line = process.stdout.readline() if process.stdout else ""
-            assert line, seen
-            seen += line
-        return process
-
-    def pod_of(self, name: str, number: int) -> str:
-        """Return the name of a pod of a job."""
-        words = ("get", "pods", f"--selector=job-name=tf-{name}-{number}", "--output=name")
-        return self.cluster.ask(*words).stdout.strip().removeprefix("pod/")
-
-    def result(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.place / "runs" / name / "result.json").read_text())
-        return found
-
-    def left(self) -> str:
-        """Return what is in the cluster of any job."""
-        kinds = "jobs,pods,services,configmaps,secrets"
-        return self.cluster.ask("get", kinds, "--selector=torchfleet.dev/part-of", "--output=name").stdout
-
-    def processes(self, name: str = "") -> list[str]:
-        """Return the processes of jobs in the machine, programs of ours and of users; or the ranks of one job."""
-        told = self.cluster.shell(f"python3 -c '{PROCESSES}'", check=False).stdout.decode()
-        marks = [f"/jobs/{name}/"] if name else ["train.py", "/torchfleet/"]
-        return [line for line in told.splitlines() if any(mark in line for mark in marks)]
-
-
-@pytest.fixture(scope="module")
-def pods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
-    made = Pods(tmp_path_factory.mktemp("kubernetes"))
-    try:
-        made.up()
-        yield made
-    finally:
-        made.cluster.down()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(pods: Pods) -> Iterator[None]:
-    yield
-    assert pods.left() == ""
 
 
 @pytest.mark.timeout(SECONDS)
@@ -253,9 +104,9 @@ def test_the_user_ends_it(pods: Pods) -> None:
 @pytest.mark.timeout(SECONDS)
 def test_the_controller_is_killed_and_clean_ends_the_job(pods: Pods) -> None:
     kill(pods.begin("orphan", SLEEPS))
-    status, said = clean(pods)
-    assert status == 0 and "no job of torchfleet" in said, said  # it runs: clean.yml needs its name
-    status, said = clean(pods, "-e", "job_id=orphan")
+    status, said = pods.clean()
+    assert status == 0 and "-e job_id=NAME ends one: orphan" in said, said
+    status, said = pods.clean("-e", "job_id=orphan")
     assert status == 0 and "ended and taken away: orphan" in said, said
     assert pods.left() == "" and pods.processes() == []
 
@@ -301,7 +152,7 @@ def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
             time.sleep(1)
         assert pods.processes("alone") == [] and pods.pod_of("waits", 0) == pods.pod_of("waits", 1) == ""
         assert len(pods.processes("bystander")) == 4 and other.poll() is None
-        status, said = clean(pods)
+        status, said = pods.clean()
         assert status == 0 and "ended and taken away: alone, waits" in said, said  # it is over: no name is needed
         assert len(pods.processes("bystander")) == 4
     finally:
@@ -312,14 +163,6 @@ def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
     until = time.monotonic() + 120
     while pods.left() and time.monotonic() < until:
         time.sleep(0.5)
-
-
-def clean(pods: Pods, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        pods.words(*words, playbook="clean.yml"), cwd=REPO, env=pods.environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(SECONDS)

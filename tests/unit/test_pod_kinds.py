@@ -236,13 +236,14 @@ def test_clean_finds_jobs_of_operators_that_are_over(
     cluster.answer({"items": [config("one", "pytorchjob"), config("two", "runai"), config("", "none")]})
     status = {"conditions": [{"type": condition, "status": "True"}, {"type": "Failed", "status": "False"}]}
     cluster.answer({"items": [{"metadata": {}, "status": status}]}, "pytorch")
-    assert jobs_there(cluster.kubectl(), "") == found
-    assert set(jobs_there(cluster.kubectl(), "one")) == {"one", "two"}  # this stand-in ignores selectors
+    there = jobs_there(cluster.kubectl(), "")
+    assert (there.taken, there.going) == (found, ["two"] if found else ["one", "two"])
+    assert set(jobs_there(cluster.kubectl(), "one").taken) == {"one", "two"}  # this stand-in ignores selectors
 
 
 def test_a_kind_that_the_cluster_makes_up_is_none(cluster: Cluster) -> None:
     cluster.answer({"items": [config("one", "\x1b[2J; secrets")]})
-    assert jobs_there(cluster.kubectl(), "one") == {"one": ()}
+    assert jobs_there(cluster.kubectl(), "one").taken == {"one": ()}
 
 
 def test_the_manifest_is_written_once_and_privately(script: Path, tmp_path: Path) -> None:

@@ -49,17 +49,39 @@ def test_a_log_that_is_followed_again_tells_only_what_is_new() -> None:
     assert list(reader.take(data)) == [LONG, LINE]
 
 
+@pytest.mark.parametrize("gone", range(1, 7))
+@pytest.mark.parametrize("seen", range(7))
+def test_lines_that_the_kubelet_rotated_away_are_counted_and_reading_goes_on(seen: int, gone: int) -> None:
+    """A log has 10 MiB there: what is followed again after that begins in the middle of a frame."""
+    lines = log_of(LINE, LONG, LINE, {"kind": "placed"}).splitlines(keepends=True)  # 1, 4, 1 and 1
+    reader, starts = LogReader(), {0: LINE, 1: LONG, 5: LINE, 6: {"kind": "placed"}}
+    ends = {0: 0, 1: 4, 5: 5, 6: 6}
+    expected = [starts[first] for first, last in ends.items() if last < seen or first >= gone]
+    found = list(reader.take(b"".join(lines[:seen])))
+    reader.again()
+    found += reader.take(b"".join(lines[gone:]))
+    if gone <= seen and 1 < seen < 5 and gone > 1:  # its start was seen, and is not sent again
+        expected = [LINE, LINE, {"kind": "placed"}]
+    elif gone <= seen:
+        expected = [LINE, LONG, LINE, {"kind": "placed"}]
+    assert found == expected
+    assert (reader.missing > 0) == (len(found) < 4)
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"@torchfleet 1 . {}\n", "missing"),
-        (b"@torchfleet 0 . {}\n", "invalid message"),
-        (b'@torchfleet 0 . {"kind": "stage"}\n', "nobody asked for"),
-        (b'@torchfleet 0 . {"kind": "line", "rank": -1, "stream": "stdout", "text": "", "skipped": 0}\n', "not what"),
-        (b"@torchfleet 0 . " + b"[" * 100_000 + b"\n", "missing"),
-        (b"@torchfleet 0 + " + b"x" * 20_000, "no end"),
-        (json.dumps({"kind": "over"}).join(["@torchfleet 0 . ", "\n"]).encode(), "not what"),
-        (b'@torchfleet 0 . {"kind": "output", "name": "x", "first": true, "content": "*", "cut": 0}\n', "not what"),
+        (b"@torchfleet 0 : {}\n", "invalid message"),
+        (b"@torchfleet 1 : {}\n", "invalid message"),
+        (b"@torchfleet 0 ) {}\n", "within another"),
+        (b"@torchfleet 0 + {}\n", "within another"),
+        (b"@torchfleet 0 ( {\n@torchfleet 1 : {}\n", "within another"),
+        (b'@torchfleet 0 : {"kind": "stage"}\n', "nobody asked for"),
+        (b'@torchfleet 0 : {"kind": "line", "rank": -1, "stream": "stdout", "text": "", "skipped": 0}\n', "not what"),
+        (b"@torchfleet 0 : " + b"[" * 100_000 + b"\n", "too long"),
+        (b"@torchfleet 0 ( " + b"x" * 20_000, "no end"),
+        (json.dumps({"kind": "over"}).join(["@torchfleet 0 : ", "\n"]).encode(), "not what"),
+        (b'@torchfleet 0 : {"kind": "output", "name": "x", "first": true, "content": "*", "cut": 0}\n', "not what"),
     ],
 )
 def test_a_hostile_log_is_refused(line: bytes, why: str) -> None:
@@ -71,7 +93,7 @@ def test_a_frame_without_an_end_is_refused() -> None:
     part, reader = b"x" * PART_CHARACTERS, LogReader()
     with pytest.raises(BadFrame, match="without an end"):
         for number in range(FRAME_CHARACTERS // PART_CHARACTERS + 2):
-            list(reader.take(b"@torchfleet %d + %s\n" % (number, part)))
+            list(reader.take(b"@torchfleet %d %s %s\n" % (number, b"+" if number else b"(", part)))
 
 
 def test_lines_of_others_take_no_memory() -> None:

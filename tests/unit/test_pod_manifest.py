@@ -237,3 +237,14 @@ def test_names_are_names_of_dns(job_id: str) -> None:
 
 def test_names_of_different_jobs_differ() -> None:
     assert len({name_of(name) for name in ("My.Run", "my-run", "My_Run", "y" * 99, "y" * 98)}) == 5
+
+
+def test_pods_wait_for_each_other_as_long_as_we_wait_for_them(script: Path) -> None:
+    """In our code for the name of the first, in torchrun's agents for the others, which have 600 s of their own."""
+    job = made(script, pods=2, pod_start_timeout=3600)
+    assert json.loads(job.files["order.json"])["start_timeout"] == 3600
+    for options in job.command.on.values():
+        words = [word for option in options for word in option.words]
+        assert words[words.index("--rdzv-conf") + 1] == "timeout=3600"
+        assert words.index("--rdzv-conf") < words.index("--no-python")
+    assert "--rdzv-conf" not in made(script, pods=1).command.argv

@@ -111,3 +111,12 @@ def test_what_the_user_gives_stays() -> None:
     given = {"GLOO_SOCKET_IFNAME": "@nic@", "NCCL_SOCKET_IFNAME": "=@nic@", "NCCL_IB_GID_INDEX": "5"}
     filled = network.with_nic(given, found)
     assert filled == {"GLOO_SOCKET_IFNAME": "net1", "NCCL_SOCKET_IFNAME": "=net1", "NCCL_IB_GID_INDEX": "5"}
+
+
+def test_a_pod_that_is_asked_to_end_waits_for_no_name() -> None:
+    """Else it is killed after its grace period, and whoever pressed Ctrl-C waits for that."""
+    with pytest.raises(OSError, match=r"SIGTERM came before none\.invalid had an address"):
+        network.wait_for_name("none.invalid", 600.0, lambda: "SIGTERM")
+    with pytest.raises(OSError, match=r"none\.invalid has no address after 0 s"):
+        network.wait_for_name("none.invalid", 0.0, lambda: "")
+    network.wait_for_name("localhost", 0.0, lambda: "SIGTERM")  # it is there

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from typing import Dict, List, Mapping, NamedTuple, Sequence, cast
+from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, cast
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import netlink
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.rdma import rdma_ports
@@ -122,8 +122,11 @@ def with_nic(environment: Mapping[str, str], network: Network) -> dict[str, str]
     return {**network.environment, **filled}
 
 
-def wait_for_name(name: str, seconds: float) -> None:
-    """Wait until a name of another pod can be resolved: it is known when that pod has an address. OSError."""
+def wait_for_name(name: str, seconds: float, stopped: Callable[[], str]) -> None:
+    """Wait until a name of another pod can be resolved: it is known when that pod has an address. OSError.
+
+    `stopped`: the signal that asked this pod to end, or an empty text.
+    """
     until = time.monotonic() + seconds
     while True:
         try:
@@ -132,4 +135,6 @@ def wait_for_name(name: str, seconds: float) -> None:
         except socket.gaierror as error:
             if time.monotonic() > until:
                 raise OSError(f"{name} has no address after {seconds:.0f} s: {error.strerror}") from None
+        if stopped():
+            raise OSError(f"{stopped()} came before {name} had an address")
         time.sleep(LOOK_SECONDS)

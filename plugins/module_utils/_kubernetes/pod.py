@@ -38,7 +38,6 @@ from .pod_log import lines_of
 
 PYTHON = "@python@"  # in the command lines of an order: the interpreter that runs this
 LOOK_SECONDS = 0.1
-NAME_SECONDS = 300.0  # for the first pod to have an address: it may wait for its image
 LINGER_SECONDS = 1.0  # of a pod that has told all: its log is still read then, and goes with it
 BLOCK = 96 << 10  # bytes of output in one frame
 REFUSED, FAILED = 78, 1  # exit status: nothing was started (EX_CONFIG of sysexits.h); a rank failed
@@ -96,6 +95,8 @@ class Pod:
         os.environ.clear()
         os.environ.update(kept)
         self.host = hosts[place.number]
+        if len(hosts) > 1:
+            wait_for_name(orders["job"]["master_addr"], orders["start_timeout"], lambda: self.signalled)
         order = self.order_of(orders["job"], orders["nodes"][self.host], place, len(hosts))
         job = NodeJob(order, self.secrets(), shipment=Program(self.source))
         lease = None if self.plain else PodLease(f"{self.source}-lease/{NAME}", order["lease"] + DELAY_SECONDS)
@@ -111,8 +112,6 @@ class Pod:
     def order_of(self, job: JobOrder, node: NodeOrder, place: PodNumber, count: int) -> Order:
         """Return the order of this pod, with the NIC and the interpreter that it found. OSError."""
         first, port = job["master_addr"], job["master_port"]
-        if count > 1:
-            wait_for_name(first, NAME_SECONDS)
         network = network_of(first, port, count > 1)
         self.say(
             "here",

@@ -6,6 +6,8 @@
 
 A pod has no channel to the controller but its log. Lines that are no part of a frame are what other programs say there,
 such as the interpreter that does not start. A log that is followed a second time begins anew: numbers tell what is new.
+Kubelets rotate logs (containerLogMaxSize, 10 MiB), and what was rotated away cannot be read any more: frames that are
+missing are counted, and reading goes on with the next whole one.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ PART_CHARACTERS = 4000  # of a frame in one line: CRI tears lines of more than 1
 LINE_BYTES = 8192  # of a line with mark and number
 FRAME_CHARACTERS = 8 << 20  # of a frame: the report of a node takes some 100 KiB
 SAID_MOST = 20  # lines of others that are kept
-NUMBER_MOST = 10_000_000  # of a line
-FORM = re.compile(r"@torchfleet ([0-9]{1,8}) ([+.]) (.*)\Z", re.DOTALL)
+WHOLE, FIRST, MIDDLE, LAST = ":", "(", "+", ")"  # which part of its frame a line is
+FORM = re.compile(r"@torchfleet ([0-9]{1,12}) ([:(+)]) (.*)\Z", re.DOTALL)
 BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}\Z")
 CONTENT_CHARACTERS = 200_000  # of one block of a file
 
@@ -121,7 +123,8 @@ def lines_of(frame: Mapping[str, object], number: int) -> Iterator[str]:
     text = json.dumps(frame)
     for start in range(0, len(text), PART_CHARACTERS):
         last = start + PART_CHARACTERS >= len(text)
-        yield f"{MARK} {number} {'.' if last else '+'} {text[start : start + PART_CHARACTERS]}"
+        place = (WHOLE if last else FIRST) if start == 0 else LAST if last else MIDDLE
+        yield f"{MARK} {number} {place} {text[start : start + PART_CHARACTERS]}"
         number += 1
 
 
@@ -132,6 +135,8 @@ class LogReader:
         self.number = -1  # of the last line that counted
         self.parts: list[str] = []
         self.size = 0
+        self.missing = 0  # lines that the cluster did not have any more
+        self.skips = False  # the start of a frame is missing: its other lines count for nothing
         self.said: list[str] = []  # the last lines that are no part of a frame
         self.line = bytearray()  # that has no end yet
 
@@ -155,16 +160,34 @@ class LogReader:
         if not found:
             self.said = [*self.said, *filter(None, [printable(text)[:500].strip()])][-SAID_MOST:]
             return None
-        number, last, part = int(found.group(1)), found.group(2) == ".", found.group(3)
+        number, place, part = int(found.group(1)), found.group(2), found.group(3)
         if number <= self.number:  # the log is read once more
             return None
-        if number != self.number + 1 or number > NUMBER_MOST or len(line) > LINE_BYTES:
-            raise BadFrame("lines of its log are missing")
-        self.number, self.size = number, self.size + len(part)
+        if len(line) > LINE_BYTES:
+            raise BadFrame("a line of its log is too long")
+        self.note_missing(number - self.number - 1)
+        self.number = number
+        return self.take_part(place, part)
+
+    def note_missing(self, count: int) -> None:
+        """Note that lines are missing, and with them the start or the end of a frame."""
+        if count:
+            self.missing, self.skips = self.missing + count, True
+            self.parts, self.size = [], 0
+
+    def take_part(self, place: str, part: str) -> FromPod | None:
+        """Return the frame that ends with a part, if one does. `place`: of the part in its frame."""
+        begins = place in (WHOLE, FIRST)
+        self.skips = self.skips and not begins
+        if self.skips:
+            return None
+        if begins == bool(self.parts):
+            raise BadFrame("a frame of its log begins or ends within another one")
+        self.parts.append(part)
+        self.size += len(part)
         if self.size > FRAME_CHARACTERS:
             raise BadFrame("its log has a frame without an end")
-        self.parts.append(part)
-        if not last:
+        if place not in (WHOLE, LAST):
             return None
         whole_text, self.parts, self.size = "".join(self.parts), [], 0
         return frames.checked(frames.parse(whole_text.encode()), FROM_POD)

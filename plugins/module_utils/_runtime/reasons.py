@@ -179,9 +179,9 @@ def never_started(problem: object) -> Reason:
     return Reason(EndReason.NOT_STARTED, str(problem))
 
 
-def pods_not_started(missing: int, pods: int, seconds: float, scheduler: str) -> Reason:
-    """`scheduler`: what it says of the first pod, or an empty text."""
-    said = f": {scheduler}" if scheduler else ""
+def pods_not_started(missing: int, pods: int, seconds: float, why: str) -> Reason:
+    """`why`: what the cluster says of the first of them, or an empty text."""
+    said = f": {why}" if why else ""
     return Reason(EndReason.NOT_STARTED, f"{missing} of {pods} pods did not start in {seconds:.0f} s{said}")
 
 

@@ -36,6 +36,7 @@ from .lease import Lease
 from .manifest import GRACE_SECONDS, LABEL
 from .pod_memory import OOM_KILLED, killed
 from .pod_output import OutputFiles
+from .pod_waiting import Waiting
 
 LOOK_SECONDS = 1.0  # between two looks at the pods
 READ_SECONDS = 0.2  # between two reads of the logs
@@ -48,7 +49,7 @@ HOPELESS = (
     *("CreateContainerError", "RunContainerError"),
 )
 PULLS = ("ErrImagePull", "ImagePullBackOff")  # may pass: a registry that does not answer for a moment
-PULL_SECONDS = 20.0
+PULL_SECONDS = 20.0  # that an image may not come
 KILLED_SECONDS = 5.0  # for the cluster to say how a container ended in which a rank was killed
 
 
@@ -72,6 +73,8 @@ class Seat:
     suspected: dict[Reason, Doubt] = field(default_factory=dict)  # why it may be lost
     last_log: bool = False  # its container had ended when its log was opened
     gone: bool = False  # nothing more comes
+    unpulled: float = 0.0  # since when its image does not come, by the monotonic clock
+    unpulled_why: str = ""
     refused: str = ""  # why its log is not read any more
 
 
@@ -99,6 +102,7 @@ class Following:
         self.end: End | None = None
         self.deadline = 0.0  # for pods to go, when the job is ended
         self.unanswered = 0.0  # since when the API gives no answer
+        self.waiting = Waiting(kubectl, name, say)
 
     def run(self, reason_to_stop: Callable[[], Reason | None], insisted: Callable[[], bool]) -> None:
         """Follow the job until every pod has reported its end or is gone. KubeError if the API is lost."""
@@ -146,8 +150,12 @@ class Following:
             seat.gone = seat.last_log
             return
         try:
+            missing = seat.reader.missing
             for frame in seat.reader.take(data):
                 self.on_frame(seat, frame)
+            if seat.reader.missing and not missing:
+                seat.placed = True  # that may have been there: only a log of megabytes is rotated
+                self.say(f"{seat.host}: a part of its log was rotated away on its machine: its output may lack")
         except BadFrame as error:
             seat.refused = str(error)
             self.close_log(seat)
@@ -189,6 +197,8 @@ class Following:
         """Look at the pods, and renew their lease. KubeError if the API gives no answer for the lease."""
         try:
             self.take(self.kubectl.pods(self.name, list(self.seats)))
+            if not self.end:
+                self.waiting.tell(self.not_begun(), len(self.seats))
             if self.lease and not self.end:
                 self.lease.renew()
                 if all(seat.placed for seat in self.seats.values()):
@@ -215,6 +225,9 @@ class Following:
             seat.gone = seat.gone or (seat.log is None and bool(seat.pod or self.end))
             return
         seat.pod = pod
+        seat.unpulled = (seat.unpulled or now) if pod.container.waiting in PULLS else 0.0
+        if pod.container.waiting == PULLS[0]:  # the other one does not say why
+            seat.unpulled_why = pod.container.message
         if pod.began and seat.log is None and not (seat.report or seat.gone):
             seat.reader.again()
             seat.last_log = bool(pod.container.ended)
@@ -231,7 +244,7 @@ class Following:
             return None
         now = time.monotonic()
         for host, seat in self.seats.items():
-            why = never_starts(seat, now - self.began) if seat.pod else None
+            why = never_starts(seat, now) if seat.pod else None
             if why:
                 return why, host
         for why, doubt, host in self.doubts():
@@ -247,11 +260,16 @@ class Following:
         rows = [(why, doubt, host) for host, seat in self.seats.items() for why, doubt in seat.suspected.items()]
         return sorted(rows, key=lambda row: row[1].since)
 
+    def not_begun(self) -> dict[str, Pod | None]:
+        """Return the pods that do not run yet, by host."""
+        seats = [seat for seat in self.seats.values() if not (seat.placed or seat.report)]
+        return {seat.host: seat.pod for seat in seats if not (seat.pod and seat.pod.began)}
+
     def not_started(self, missing: list[str]) -> Reason:
-        """Return that pods did not start in time, with what the scheduler says of the first."""
-        pods = [self.seats[host].pod for host in missing]
-        said = next((pod.unschedulable for pod in pods if pod and pod.unschedulable), "")
-        return reasons.pods_not_started(len(missing), len(self.seats), self.start_timeout, said)
+        """Return that pods did not start in time, and why. Others wait for them, and count only if there are none."""
+        pods = self.not_begun()
+        said = self.waiting.why(pods) if pods else ""
+        return reasons.pods_not_started(len(pods or missing), len(self.seats), self.start_timeout, said)
 
     def end_job(self, reason: Reason, host: str = "") -> None:
         """End the job in the cluster. The first reason stands."""
@@ -329,13 +347,14 @@ def after(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def never_starts(seat: Seat, seconds: float) -> Reason | None:
-    """Return why the container of a pod will never run, or ended before it was ours. `seconds` since the job began."""
+def never_starts(seat: Seat, now: float) -> Reason | None:
+    """Return why the container of a pod will never run, or ended before it was ours. `now`: the monotonic clock."""
     container = seat.pod.container if seat.pod else None
     if container is None or seat.report:
         return None
-    if container.waiting in HOPELESS and not (container.waiting in PULLS and seconds < PULL_SECONDS):
-        return reasons.never_started(f"{container.waiting}{after(container.message)}")
+    if container.waiting in HOPELESS and not (container.waiting in PULLS and now - seat.unpulled < PULL_SECONDS):
+        said = (seat.unpulled_why if container.waiting in PULLS else "") or container.message
+        return reasons.never_started(f"{container.waiting}{after(said)}")
     if not (container.ended and seat.gone):
         return None
     said = seat.reader.said[-1] if seat.reader.said else container.message

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -15,29 +16,45 @@ from .kubectl import Kubectl, rows_in, text_in
 from .manifest import JOB_ID, KIND, OWNER
 from .pod_job import selector_of
 from .pod_kinds import KINDS
+from .pod_plan import name_of
 
 FOUND_BY = "jobs.batch,configmaps"  # of each job there is at least one, and every cluster has these kinds
 OVER = ("Complete", "Succeeded", "Failed")  # conditions of a job (Kubernetes, JobSet, Kubeflow's operators)
 
 
-def jobs_there(kubectl: Kubectl, job_id: str) -> dict[str, tuple[str, ...]]:
-    """Return jobs in the cluster by id: the wanted one, else all of this user's that are over.
+class Jobs(NamedTuple):
+    """Jobs in a cluster by id. `taken`: those to take away, of each the kinds of its operator; `going`: others."""
 
-    Of each: the kinds of its operator.
+    taken: dict[str, tuple[str, ...]]
+    going: list[str]  # of this user
+
+
+def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
+    """Return jobs in the cluster: to take away is the wanted one, else all of this user's that are over.
 
     KubeError. InputError if the wanted one is not there.
     """
     rows = kubectl.rows(FOUND_BY, selector_of(job_id))
     found = {id_in(row): "" for row in rows} | {id_in(row): kind for row in rows if (kind := kind_in(row))}
+    going: list[str] = []
     if not job_id:
-        kept = {id_in(row) for row in rows if not is_own(row) or (text_in(row, "kind") == "Job" and not is_over(row))}
-        found = {each: kind for each, kind in found.items() if each not in kept and not runs(kubectl, each, kind)}
+        own, busy = {id_in(row) for row in rows if is_own(row)}, {id_in(row) for row in rows if is_busy(row)}
+        busy |= {each for each, kind in found.items() if each in own - busy and runs(kubectl, each, kind)}
+        going = sorted((own & busy) - {""})
+        # By name: what is deleted is found by that, and a strange id can have the name of another job.
+        kept = {name_of(id_in(row)) for row in rows if not is_own(row)} | {name_of(each) for each in busy}
+        found = {each: kind for each, kind in found.items() if name_of(each) not in kept}
     found.pop("", None)
     if job_id and not found:
         if not kubectl.left(selector_of(job_id)):
             raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
         found = {job_id: ""}
-    return {each: KINDS[kind].resources if kind else () for each, kind in sorted(found.items())}
+    return Jobs({each: KINDS[kind].resources if kind else () for each, kind in sorted(found.items())}, going)
+
+
+def is_busy(row: Mapping[str, object]) -> bool:
+    """Whether an object is a Job that is not over."""
+    return text_in(row, "kind") == "Job" and not is_over(row)
 
 
 def runs(kubectl: Kubectl, job_id: str, kind: str) -> bool:

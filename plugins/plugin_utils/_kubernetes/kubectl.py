@@ -33,6 +33,7 @@ OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
 CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
 HELP_PATCH = "who starts jobs needs the verb patch: pods end when nobody renews their lease"
+NO_LOGS = "you may not read logs of pods (get pods/log), and what ranks do comes in them: role edit may"
 HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
 
 
@@ -51,7 +52,7 @@ class KubeError(InputError):
 
     def __init__(self, code: KubeCode, allowed: str) -> None:
         super().__init__("target", "kubernetes", allowed)
-        self.code = code.value
+        self.code, self.told = code.value, allowed
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,15 @@ class Kubectl:
         items = found.get("items")
         return [pod for item in items if (pod := pod_of(item, hosts))] if isinstance(items, list) else []
 
+    def refuse_without_logs(self) -> None:
+        """KubeError for a user who may not read the logs of pods. Whether the API answers has been seen before."""
+        try:
+            self.run("auth", "can-i", "get", "pods", "--subresource=log", REQUEST)
+        except KubeError as error:
+            if error.code != KubeCode.FAILED:
+                raise
+            raise KubeError(KubeCode.FAILED, NO_LOGS) from None
+
     def follow_log(self, pod: str) -> subprocess.Popen[bytes]:
         """Begin to read the log of our container in a pod, from its start to its end. Others may add containers."""
         words = [*self.words, "logs", "--follow", f"--container={self.container}", pod]
@@ -174,7 +184,15 @@ class Kubectl:
 
     def rows(self, resources: str, selector: str) -> list[dict[str, object]]:
         """Return the objects of some kinds that a selector finds. KubeError."""
-        items = self.json("get", resources, f"--selector={selector}").get("items")
+        return self.items("get", resources, f"--selector={selector}")
+
+    def warnings(self) -> list[dict[str, object]]:
+        """Return the events of the namespace that are warnings: clusters keep them for an hour. KubeError."""
+        return self.items("get", "events", "--field-selector=type=Warning")
+
+    def items(self, *words: str) -> list[dict[str, object]]:
+        """Return the objects of a list that kubectl prints. KubeError."""
+        items = self.json(*words).get("items")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 

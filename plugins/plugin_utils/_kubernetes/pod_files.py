@@ -19,6 +19,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import sources
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import ADVICE, Folder
 
+from .pod_request import PodRequest
+
 MOST_BYTES = 1_000_000  # of a ConfigMap: the API refuses more than 1 MiB (kubernetes.io/docs, ConfigMap)
 MODULES = Path(__file__).parents[2] / "module_utils"
 ROOMS = ("_fabric", "_kubernetes")  # beside _runtime
@@ -62,9 +64,12 @@ def runtime_for_pods() -> bytes:
     return pack(files)
 
 
-def files_of(order: RunOrder, folder: Folder | None, output_bytes: int) -> dict[str, bytes]:
+def files_of(order: RunOrder, folder: Folder | None, pods: PodRequest) -> dict[str, bytes]:
     """Return the files of the ConfigMap by name. InputError if they are more than it takes."""
-    told = {"job": order["job"], "nodes": order["nodes"], "output_bytes": output_bytes}
+    told = {
+        **{"job": order["job"], "nodes": order["nodes"]},
+        **{"output_bytes": pods.output, "start_timeout": pods.start_timeout},
+    }
     program = {}
     for path in folder.files if folder else ():
         program[path] = Path(os.path.realpath(os.path.join(folder.root if folder else "", path))).read_bytes()

@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
 from .following import Following
-from .kubectl import Kubectl, KubeError, table_in, text_in
+from .kubectl import KubeCode, Kubectl, KubeError, table_in, text_in
 from .lease import Lease
 from .manifest import LABEL, OURS, Thing, deadline_of, explained
 from .objects import objects_of
@@ -34,6 +34,7 @@ from .pod_plan import command_in_pods, name_of, plan_pods
 from .pod_request import PodRequest
 from .runai import CommandLine, command_lines
 
+REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after a lost answer it may have been
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
 
@@ -64,10 +65,10 @@ class PodJob:
 def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | None, who: str) -> PodJob:
     """Return a job in pods. InputError for what cannot work."""
     plan = plan_pods(request, pods, job)
-    command = command_in_pods(render(plan))
+    command = command_in_pods(render(plan), pods.start_timeout)
     order = order_for(plan, command, who)
     secrets = next(iter(order["secrets"].values()))  # the same in all pods
-    files = files_of(order, folder, pods.output)
+    files = files_of(order, folder, pods)
     things = objects_of(plan, pods, files, secrets)
     return PodJob(plan, command, order, pods, files, tuple(things), command_lines(plan, pods, bool(secrets)))
 
@@ -93,7 +94,7 @@ def lease_for(made: PodJob) -> Lease:
 
 
 def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Lease | None = None) -> None:
-    """Create the objects, and renew the lease once. KubeError: nothing is left.
+    """Create the objects, and renew the lease once. KubeError: nothing is left, or it says so.
 
     The first job owns what comes after it: that goes with it.
 
@@ -105,6 +106,7 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Leas
         raise InputError(
             "job_id", selector.partition("=")[2], f"the cluster has a job of that name ({there[0]}): {advice}"
         )
+    kubectl.refuse_without_logs()
     owner: dict[str, object] = {}
     created = False
     try:
@@ -123,10 +125,20 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Leas
                 }
         if lease:
             lease.renew()
-    except BaseException:
-        if created:
-            kubectl.delete(selector, wait=True)
+    except KubeError as error:
+        if created or error.code not in REFUSALS:
+            undo(kubectl, selector, error)
         raise
+    except BaseException:
+        take_away(kubectl, selector)
+        raise
+
+
+def undo(kubectl: Kubectl, selector: str, why: KubeError) -> None:
+    """Take away what was created before an error. KubeError with both if that fails too."""
+    left = take_away(kubectl, selector)
+    if left:
+        raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {AGAIN}...") from None
 
 
 def run(
@@ -155,8 +167,11 @@ def run(
 def take_away(kubectl: Kubectl, selector: str) -> list[str]:
     """Delete all objects of a job, and return what is left, each with what to do: nothing if all is well."""
     try:
-        kubectl.delete(selector, wait=True)
+        known = kubectl.delete(selector, wait=True)
         left = kubectl.left(selector)
+        if set(left) - set(known):  # the cluster made a pod of a job that it did not know to be deleted yet
+            kubectl.delete(selector, wait=True)
+            left = kubectl.left(selector)
     except KubeError as error:
         return [f"what is left in the cluster is not known: {error}"]
     return [f"{name} is left in the cluster: its machine does not answer" for name in left]

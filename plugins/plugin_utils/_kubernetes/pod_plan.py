@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import re
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.network import PLACE as NIC
@@ -15,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, Option
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment import Setting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, NodePlan, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
@@ -35,6 +36,7 @@ OF_PODS = {
     "cores of the node / its ranks": "pod_cpus / ranks; one for each without",
     "torchrun of torch 2.x": "torchrun of the image's torch",
 }
+WAIT = "pod_start_timeout: agents of pods that are there wait for the others; torchrun's own is 600 s"
 WHY = "each pod finds its NIC: the one on the way to the first pod"
 
 
@@ -101,12 +103,15 @@ def relabelled(text: str, source: str) -> tuple[str, str]:
     return OF_PODS.get(text, text), {"inventory": "user", "measured": "default"}.get(source, source)
 
 
-def command_in_pods(command: LaunchCommand) -> LaunchCommand:
-    """Return torchrun's command with the reasons that it has in pods."""
+def command_in_pods(command: LaunchCommand, start_timeout: float) -> LaunchCommand:
+    """Return torchrun's command with the reasons that it has in pods, and the time that they wait for each other."""
     on = {}
     for host, options in command.on.items():
         rows = [(option, relabelled(option.reason, option.source)) for option in options]
         on[host] = tuple(dataclasses.replace(option, reason=why, source=source) for option, (why, source) in rows)
+    wait = Option(("--rdzv-conf", f"timeout={math.ceil(start_timeout)}"), WAIT, "default")
+    if len(on) > 1:
+        on = {host: (*options[:-1], wait, options[-1]) for host, options in on.items()}  # the last one is the program
     return dataclasses.replace(command, on=on)
 
 
