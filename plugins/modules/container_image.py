@@ -25,7 +25,7 @@ options:
     default: present
   image:
     description:
-      - A name, or the absolute path of an unpacked image or C(.sif) file on the node.
+      - A name, or the absolute path of an unpacked image or of a C(.sif) or C(.sqsh) file on the node.
       - Empty for that of the inventory, V(none) for no image.
     type: str
     default: ''
@@ -36,7 +36,7 @@ options:
   archive:
     description:
       - An archive on the controller, as C(podman save) or C(docker save) write it.
-      - For Charliecloud it is a tar archive of the image's files, for a C(.sif) file that file.
+      - For Charliecloud it is a tar archive of the image's files, for a C(.sif) or C(.sqsh) file that file.
     type: str
     default: ''
   sha256:

@@ -42,6 +42,7 @@ SEEN: dict[str, Any] = {
         ("/images/train", "", True, r"an image that is a path is not pulled: -e container_archive="),
         ("/images/train.sif", "/a.tar", False, r"container_image is /images/train.sif, so give a .sif file"),
         ("r.example.com/train@sha256:1", "/a.tar", False, r"no archive has a digest: name it with a tag"),
+        ("/images/train.sqsh", "/a.sif", False, r"container_image is /images/train.sqsh, so give a .sqsh file"),
         ("/images/train", "/a.sif", False, r"container_image is /images/train, so give an archive of files"),
         ("train:1", "/a.sif", False, r"container_image is train:1, so give an archive of files"),
     ],
@@ -58,6 +59,7 @@ def test_what_cannot_be_brought_is_refused_before(image: str, archive: str, pull
         ("train:1", "auto", "/a.tar.gz"),
         ("/i/train", "charliecloud", "/a.tar"),
         ("/i/train.sif", "auto", "/a.sif"),
+        ("/i/train.sqsh", "auto", "/a.sqsh"),
     ],
 )
 def test_what_each_kind_of_image_comes_from(image: str, engine: str, archive: str) -> None:

@@ -22,8 +22,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
     DIRECTORY,
     ENGINES,
-    FILE,
     form_of,
+    is_file,
     own_mounts,
     without_doubles,
 )
@@ -112,7 +112,7 @@ def flaw_of(name: str, wanted: ContainerSetting, engine: str, flaw: ImageFlaw, s
     title, fetch = (row.title, row.fetch) if row else ("", "")
     fits = " or ".join(ENGINES[each].program for each in wanted.fitting)
     form = form_of(wanted.image)
-    kind = {DIRECTORY: "directory", FILE: "file"}.get(form, "image")
+    kind = "directory" if form == DIRECTORY else "file" if is_file(wanted.image) else "image"
     turn_on = f"sysctl -w {said if said in TURNED_ON else TURNED_ON[0]}"  # to type: not what a node makes up
     python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
     return {
@@ -158,6 +158,7 @@ def plan_container(
         job_id=job_id,
         user_home=found["user_home"],
         has_environment=found["has_environment"],
+        code=runtime[-1].rpartition("/")[0],
     )
     step = (*runtime, "inside", f"{fact['home']}/jobs/{job_id}")
     return ContainerPlan(found["engine"], box.image, box.name, tuple(row.parts(box)), step)
