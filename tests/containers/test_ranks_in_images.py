@@ -146,6 +146,20 @@ def test_what_cannot_be_is_refused(
     nothing_is_left(images, "torchfleet.py")
 
 
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_an_image_without_a_shell_is_refused_by_that(images: InImages, folder: Path, engine: str) -> None:
+    """As images are that have one program and nothing else."""
+    tag = "localhost/empty:1"
+    for node in NODES:
+        images.cluster.lab.ssh(node, f"tar -c -C /etc hostname | {engine} import - {tag}")
+    job = images.play(engine, folder / "sum.py", container_image=tag)
+    for node in NODES:
+        images.cluster.lab.ssh(node, engine, "rmi", tag)
+    assert job.process.returncode == 2
+    assert "its /bin/sh or Python is not found on n1 (" in job.output and "needs Python 3.8 or newer" in job.output
+    nothing_is_left(images, "torchfleet.py")
+
+
 # A Python in a user namespace that may have none below it: what a node is like whose administrator has turned them off.
 WITHOUT_NAMESPACES = """#!/bin/sh
 exec unshare --user --map-current-user --keep-caps sh -c '

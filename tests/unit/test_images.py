@@ -369,6 +369,11 @@ def test_each_word_is_explained_and_can_be_pasted() -> None:
         ),
         ("engine_failed", "no newuidmap", "Podman on n2 does not work \\(no newuidmap\\): try it there by hand"),
         ("no_image", "", "n2 has no such image: podman pull IMAGE, or podman load --input ARCHIVE"),
+        (
+            "no_shell",
+            "no /bin/sh",
+            r"its /bin/sh or Python is not found on n2 \(no /bin/sh\); an image needs Python 3.8",
+        ),
         ("no_python", "", "it has no Python on n2; an image needs Python 3.8 or newer"),
         ("old_python", "it is Python 3.6", "on n2 it is Python 3.6; an image needs Python 3.8"),
         ("not_started", "unresolvable CDI devices", "Podman could not start it on n2 \\(unresolvable CDI devices\\)"),
@@ -385,7 +390,17 @@ def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
         plan_of({}, {"flaw": flaw, "said": said})
     assert "\n" not in str(refused.value)
     assert {each.value for each in reasons.ImageFlaw} == {
-        *("", "no_engine", "engine_failed", "no_image", "no_python", "old_python", "not_started", "no_namespaces")
+        *(
+            "",
+            "no_engine",
+            "engine_failed",
+            "no_image",
+            "no_shell",
+            "no_python",
+            "old_python",
+            "not_started",
+            "no_namespaces",
+        )
     }
 
 
@@ -527,6 +542,13 @@ def test_the_code_of_an_order_lies_beside_our_first_program() -> None:
     assert before[at + 1] == f"{HOME}/lib/d/{engine_words.RC_SCRIPT}" and before[before.index("inside") - 1].startswith(
         f"{HOME}/lib/d/"
     )
+
+
+def test_an_image_without_a_shell_is_a_code(stand_in: Path) -> None:
+    """As podman and docker end then (podman-run, "Exit Status")."""
+    (stand_in / "bin/ch-run").write_text("#!/bin/sh\necho 'executable file not found' >&2\nexit 127\n")
+    found, inner = look(stand_in)
+    assert (found["flaw"], found["said"], inner) == ("no_shell", "executable file not found", None)
 
 
 def test_an_old_python_is_a_code(stand_in: Path) -> None:

@@ -41,7 +41,12 @@ HINT = re.compile(r"See '.*--help'|tar: Exiting with failure")  # what Docker, P
 NAMED_ERROR = re.compile(r"error:|^\[?(error|fatal)\b", re.IGNORECASE)  # as engines begin what went wrong
 LOOK_NAME = re.compile(r"torchfleet-look-([0-9]{1,10})\.")  # of a container, with the pid of who looks
 NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
-FLAWS = {NO_PYTHON: ImageFlaw.NO_PYTHON, OLD_PYTHON: ImageFlaw.OLD_PYTHON}
+NO_COMMAND = 127  # of podman and docker: the image has no such program (podman-run, "Exit Status"); of /bin/sh too
+FLAWS = {
+    NO_COMMAND: ImageFlaw.NO_SHELL,
+    NO_PYTHON: ImageFlaw.NO_PYTHON,
+    OLD_PYTHON: ImageFlaw.OLD_PYTHON,
+}
 FIND_PYTHON = f'command -v "$0" >/dev/null || exit {NO_PYTHON}; exec "$0" "$@"'
 CHECK_PYTHON = f"""import os, sys
 if sys.version_info < {OLDEST}:

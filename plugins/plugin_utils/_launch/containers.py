@@ -114,13 +114,14 @@ def flaw_of(name: str, wanted: ContainerSetting, engine: str, flaw: ImageFlaw, s
     form = form_of(wanted.image)
     kind = "directory" if form == DIRECTORY else "file" if is_file(wanted.image) else "image"
     turn_on = f"sysctl -w {said if said in TURNED_ON else TURNED_ON[0]}"  # to type: not what a node makes up
-    python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
+    python = "an image needs Python 3.8 or newer, and /bin/sh: -e python=/its/python names it"
     return {
         ImageFlaw.NO_ENGINE: f"it is {form}, which {fits} starts, and {name} has no {fits}: install it there"
         if fits
         else f"{wanted.engine} does not start {form}: -e container_engine=auto",
         ImageFlaw.ENGINE_FAILED: f"{title} on {name} does not work ({said}): try it there by hand",
         ImageFlaw.NO_IMAGE: f"{name} has no such {kind}: {fetch}",
+        ImageFlaw.NO_SHELL: f"its /bin/sh or Python is not found on {name} ({said}); {python}",
         ImageFlaw.NO_PYTHON: f"it has no Python on {name}; {python}",
         ImageFlaw.OLD_PYTHON: f"on {name} {said}; {python}",
         ImageFlaw.NOT_STARTED: f"{title} could not start it on {name} ({said})",
