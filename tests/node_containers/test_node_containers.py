@@ -226,7 +226,7 @@ def test_a_half_made_cluster_is_completed_by_present(machines: Machines) -> None
     """As after a start that was cut off, or a container that somebody removed: the other node is left as it is."""
     one, other = (f"{machines.cluster}-{name}" for name in NAMES)
     before = podman("container", "inspect", "--format", "{{.Id}}", one)
-    podman("rm", "--force", "--time", "0", other)
+    podman("rm", "--force", "--volumes", "--time", "0", other)
     assert changed(machines.play("present"))
     assert machines.containers() == {one: "running", other: "running"}
     assert podman("container", "inspect", "--format", "{{.Id}}", one) == before
