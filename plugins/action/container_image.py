@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Action of torchfleet.cluster.container_image: reads the archive, copies it to a node that needs it, has it loaded.
+"""Action of torchfleet.cluster.container_image: builds or reads the archive, copies it, has it loaded.
 
 Documentation: plugins/modules.
 """
@@ -20,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import line, take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import container_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import flaw_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.image_build import build, wanted_build
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.images import (
     ANSWER,
     UNPACKED,
@@ -46,12 +47,24 @@ class ActionModule(OnNode):
         setting = container_of(self.node, variables["hostvars"][self.node], given["image"], given["engine"])
         check_source(setting, given["archive"], given["pull"])
         if given["state"] == "archive":
-            return {"changed": False, "sha256": sum_of_archive(given["archive"]) if given["archive"] else ""}
+            return self.archived(setting)
         return self.present(setting) if setting.image else {"changed": False}
 
     def part(self, name: str, **more: object) -> Result:
         """Run a part of the module on the node."""
         return self.answer(self.variables, {**self.given, "part": name, **more})
+
+    def archived(self, setting: ContainerSetting) -> Result:
+        """Have the archive built if that is asked for, and return its checksum."""
+        wanted = wanted_build(setting.image, self.given["build"], self.given["archive"])
+        if wanted and self._task.check_mode:
+            msg = f"would build {wanted.image} from {wanted.folder}: {wanted.builder}"
+            return {"changed": True, "sha256": "", "msg": msg, "_ansible_verbose_always": True}
+        changed = bool(wanted and build(wanted))
+        told: Result = {"changed": changed, "sha256": ""}
+        if wanted and changed:
+            told.update(msg=f"built {wanted.image}, and kept it in {wanted.archive}", _ansible_verbose_always=True)
+        return {**told, "sha256": sum_of_archive(self.given["archive"])} if self.given["archive"] else told
 
     def absent(self) -> Result:
         """Remove what was brought."""
@@ -72,6 +85,8 @@ class ActionModule(OnNode):
         seen = self.checked(answer)
         self.refuse(setting, seen)
         step = step_for(seen, self.given["sha256"], self.given["pull"])
+        if self._task.check_mode and self.given["build"] and not seen["id"]:
+            step = "load"  # what is not built yet has no checksum
         title = ENGINES[seen["engine"]].title
         if not step:
             return {"changed": False, "id": seen["id"], "engine": seen["engine"]}
@@ -102,7 +117,7 @@ class ActionModule(OnNode):
                 setting.image,
                 flaw_of(self.node, setting, seen["engine"], seen["flaw"], seen["said"]),
             )
-        if missing and not (self.given["sha256"] or self.given["pull"]):
+        if missing and not (self.given["sha256"] or self.given["pull"] or self.given["build"]):
             raise InputError("container_image", setting.image, f"{self.node} has no such image; {SOURCES}")
         if seen["engine"] not in setting.fitting:
             raise InputError(f"answer of {self.node}", seen["engine"], "this engine was not asked for")

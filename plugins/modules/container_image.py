@@ -18,14 +18,14 @@ author:
 options:
   state:
     description:
-      - V(archive) reads the archive on the controller. V(present) brings the image.
+      - V(archive) builds or reads the archive on the controller. V(present) brings the image.
       - V(absent) removes from the node all images that this module brought there.
     type: str
     choices: [archive, present, absent]
     default: present
   image:
     description:
-      - A name, or the absolute path of an unpacked image or C(.sif) file on the node.
+      - A name, or the absolute path of an unpacked image or of a C(.sif) or C(.sqsh) file on the node.
       - Empty for that of the inventory, V(none) for no image.
     type: str
     default: ''
@@ -36,7 +36,13 @@ options:
   archive:
     description:
       - An archive on the controller, as C(podman save) or C(docker save) write it.
-      - For Charliecloud it is a tar archive of the image's files, for a C(.sif) file that file.
+      - For Charliecloud it is a tar archive of the image's files, for a C(.sif) or C(.sqsh) file that file.
+    type: str
+    default: ''
+  build:
+    description:
+      - A folder on the controller with a C(Containerfile) or C(Dockerfile). O(state=archive) has podman or docker of
+        the controller build the image, and writes O(archive) unless it holds that image already.
     type: str
     default: ''
   sha256:
@@ -126,6 +132,7 @@ OPTIONS: dict[str, object] = {
     "image": TEXT,
     "engine": TEXT,
     "archive": TEXT,
+    "build": TEXT,
     "sha256": TEXT,
     "pull": {"type": "bool", "default": False},
     "home": {"type": "path", "default": "~/.torchfleet"},

@@ -324,7 +324,7 @@ options:
   container_image:
     description:
       - The image that the launcher's daemons and the ranks run in, one container on each node. A name as Podman has it,
-        or the absolute path of an unpacked image or of a C(.sif) file on the nodes. V(none) is no image.
+        or the absolute path of an unpacked image or of a C(.sif) or C(.sqsh) file on the nodes. V(none) is no image.
       - It must be on every node, and the same there. It needs Python 3.8 or newer, and torch for a Python script;
         O(python), C(torchfleet_mpirun) and C(torchfleet_mpiexec) are paths in the image then.
       - The default is the host variable C(torchfleet_container_image). The other three options have one as well.
@@ -335,7 +335,7 @@ options:
       - What starts the image. V(auto) takes the first of these, in this order, that is there and starts images of that
         form.
     type: str
-    choices: [auto, podman, docker, charliecloud, apptainer]
+    choices: [auto, podman, docker, charliecloud, apptainer, enroot]
     version_added: 0.5.0
   container_args:
     description: More options for the engine, as a list, or as one text that is split as a shell does.

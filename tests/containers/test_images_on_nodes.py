@@ -121,6 +121,36 @@ def test_names_of_an_archive_that_were_not_asked_for_are_as_before(images: InIma
     images.cluster.lab.ssh("n2", engine, "rmi", mine)
 
 
+def test_an_image_is_built_once_on_the_controller_and_comes_to_every_node(images: InImages, tmp_path: Path) -> None:
+    """The nodes have its id, that of the controller. What does not build is told in the builder's words."""
+    name, project = f"localhost/built-{os.getpid()}:1", tmp_path / "project"
+    project.mkdir()
+    (project / "Containerfile").write_text("FROM scratch\nCOPY file /file\n")
+    given = {"container_image": name, "container_engine": "podman", "container_build": str(project)}
+    given["container_archive"] = str(tmp_path / "kept/train.tar")
+    before = all_names(images, "podman")
+    refused = bring(images, **given)
+    assert refused.process.returncode == 2 and "container_build: got" in refused.output and "file" in refused.output
+    try:
+        built = []
+        for content in ("first", "second"):
+            (project / "file").write_text(content)
+            if not built:
+                checked = bring(images, "--check", **given)
+                assert checked.process.returncode == 0 and f"would build {name}" in checked.output
+                assert f"would load {name}" in checked.output and not (tmp_path / "kept").exists()
+            done = bring(images, **given)
+            assert done.process.returncode == 0, done.output
+            built.append(podman("image", "inspect", "--format", "{{.Id}}", name).strip())
+            assert ids(images, "podman", name) == [built[-1]] * 2
+            assert bring(images, **given).output.count("changed=0") == 2
+        assert built[0] != built[1] and [path.name for path in (tmp_path / "kept").iterdir()] == ["train.tar"]
+        assert bring(images, container_state="absent").process.returncode == 0
+        assert all_names(images, "podman") == before
+    finally:
+        podman("rmi", "--force", name)
+
+
 def test_charliecloud_unpacks_the_files_of_an_image(images: InImages, files_of_image: Path, tmp_path: Path) -> None:
     given = {"container_image": UNPACKED, "container_archive": str(files_of_image)}
     done = bring(images, **given)

@@ -146,6 +146,51 @@ def test_what_cannot_be_is_refused(
     nothing_is_left(images, "torchfleet.py")
 
 
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_an_image_without_a_shell_is_refused_by_that(images: InImages, folder: Path, engine: str) -> None:
+    """As images are that have one program and nothing else."""
+    tag = "localhost/empty:1"
+    for node in NODES:
+        images.cluster.lab.ssh(node, f"tar -c -C /etc hostname | {engine} import - {tag}")
+    job = images.play(engine, folder / "sum.py", container_image=tag)
+    for node in NODES:
+        images.cluster.lab.ssh(node, engine, "rmi", tag)
+    assert job.process.returncode == 2
+    assert "its /bin/sh or Python is not found on n1 (" in job.output and "needs Python 3.8 or newer" in job.output
+    nothing_is_left(images, "torchfleet.py")
+
+
+# A Python in a user namespace that may have none below it: what a node is like whose administrator has turned them off.
+WITHOUT_NAMESPACES = """#!/bin/sh
+exec unshare --user --map-current-user --keep-caps sh -c '
+echo 0 >/proc/sys/user/max_user_namespaces
+exec setpriv --ambient-caps=-all --inh-caps=-all /usr/bin/python3 "$@"' sh "$@"
+"""
+
+
+@pytest.mark.parametrize("engine", ["podman", "charliecloud"])
+def test_user_namespaces_that_are_off_are_named_with_what_turns_them_on(
+    images: InImages, folder: Path, engine: str
+) -> None:
+    lab, python = images.cluster.lab, "/home/fleet/python-without-namespaces"
+    lab.root("n2", "sh", "-c", f'printf %s "$1" >{python}; chmod 755 {python}', "sh", WITHOUT_NAMESPACES)
+    images.cluster.write("host_vars/n2", ansible_python_interpreter=python)
+    try:
+        job = images.play(engine, folder / "sum.py")
+        brought = images.cluster.play(
+            "setup.yml", "--tags", "container", container_image=IMAGES[engine], container_engine=engine
+        )
+    finally:
+        (lab.directory / "host_vars/n2.yml").unlink()
+        lab.root("n2", "rm", python)
+    said = "needs user namespaces, which are off on n2; as root there: sysctl -w user.max_user_namespaces=15000"
+    assert job.process.returncode == 2 and said in job.output
+    assert "on n1" not in job.output
+    if engine == "podman":  # Charliecloud's is a directory, which is there
+        assert brought.process.returncode == 2 and said in brought.output
+    nothing_is_left(images, "torchfleet.py")
+
+
 def test_an_image_that_differs_on_one_node_is_refused(images: InImages, folder: Path) -> None:
     lab, tag = images.cluster.lab, "localhost/differs:1"
     lab.ssh("n1", f"podman tag {IMAGES['podman']} {tag}")

@@ -222,6 +222,17 @@ def test_no_image_is_made_of_a_node_with_keys_of_the_mesh(machines: Machines) ->
     assert "has keys of the SSH mesh in ~fleet/.torchfleet/ssh, which belong in no image" in line
 
 
+def test_a_half_made_cluster_is_completed_by_present(machines: Machines) -> None:
+    """As after a start that was cut off, or a container that somebody removed: the other node is left as it is."""
+    one, other = (f"{machines.cluster}-{name}" for name in NAMES)
+    before = podman("container", "inspect", "--format", "{{.Id}}", one)
+    podman("rm", "--force", "--volumes", "--time", "0", other)
+    assert changed(machines.play("present"))
+    assert machines.containers() == {one: "running", other: "running"}
+    assert podman("container", "inspect", "--format", "{{.Id}}", one) == before
+    assert ping(machines) == 2
+
+
 def test_absent_removes_ours_and_a_bystander_lives(machines: Machines) -> None:
     """A container of somebody else with a similar name and our labels, as of an image that was made of a node."""
     stranger = f"{machines.cluster}-n1-of-mine"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import parse_container
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import take
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.image_build import (
+    NOTHING,
+    read_archive,
+    wanted_build,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.images import (
     ANSWER,
     check_source,
@@ -42,6 +49,7 @@ SEEN: dict[str, Any] = {
         ("/images/train", "", True, r"an image that is a path is not pulled: -e container_archive="),
         ("/images/train.sif", "/a.tar", False, r"container_image is /images/train.sif, so give a .sif file"),
         ("r.example.com/train@sha256:1", "/a.tar", False, r"no archive has a digest: name it with a tag"),
+        ("/images/train.sqsh", "/a.sif", False, r"container_image is /images/train.sqsh, so give a .sqsh file"),
         ("/images/train", "/a.sif", False, r"container_image is /images/train, so give an archive of files"),
         ("train:1", "/a.sif", False, r"container_image is train:1, so give an archive of files"),
     ],
@@ -58,6 +66,7 @@ def test_what_cannot_be_brought_is_refused_before(image: str, archive: str, pull
         ("train:1", "auto", "/a.tar.gz"),
         ("/i/train", "charliecloud", "/a.tar"),
         ("/i/train.sif", "auto", "/a.sif"),
+        ("/i/train.sqsh", "auto", "/a.sqsh"),
     ],
 )
 def test_what_each_kind_of_image_comes_from(image: str, engine: str, archive: str) -> None:
@@ -68,6 +77,74 @@ def test_only_charliecloud_has_a_program_that_unpacks() -> None:
     apptainer = parse_container({"container_image": "/i/train", "container_engine": "apptainer"})
     with pytest.raises(InputError, match=r"container_engine: got .apptainer.; only charliecloud's ch-convert"):
         check_source(apptainer, "/a.tar", False)
+
+
+# --- built on the controller ------------------------------------------------------------------------------------------
+
+
+def archive_of(path: Path, rows: object) -> Path:
+    """Write an archive with this list of images."""
+    listing = json.dumps(rows).encode()
+    with tarfile.open(path, "w") as file:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(listing)
+        file.addfile(entry, io.BytesIO(listing))
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to build from, on a controller with podman."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/podman").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/Dockerfile").write_text("FROM scratch\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("image", "folder", "archive", "said"),
+    [
+        ("/i/train", "project", "a.tar", r"/i/train is a path, and what is built has a name: train:1"),
+        ("train:1", "project", "", r"where is its archive to be\? -e container_archive=train.tar"),
+        ("train:1", "none", "a.tar", r"there is no Containerfile and no Dockerfile: give a folder with one"),
+        ("train:1", "project", "project/Dockerfile", r"written over, but it is no archive of an image: name another"),
+        ("train:1", "project", "other.tar", r"written over, but it holds localhost/other:1: name another file"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before(
+    project: Path, image: str, folder: str, archive: str, said: str
+) -> None:
+    archive_of(project / "other.tar", [{"Config": f"{SUM}.json", "RepoTags": ["localhost/other:1"]}])
+    with pytest.raises(InputError, match=said) as refused:
+        wanted_build(image, str(project / folder), str(project / archive) if archive else "")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_controller_without_a_builder_says_so(project: Path) -> None:
+    assert wanted_build("train:1", "", "a.tar") is None
+    wanted = wanted_build("train:1", str(project / "project"), str(project / "a.tar"))
+    assert wanted and (wanted.builder, wanted.archive) == ("podman", project / "a.tar")
+    (project / "bin/podman").unlink()
+    with pytest.raises(
+        InputError, match=r"the controller has neither podman nor docker: install one, or build elsewhe"
+    ):
+        wanted_build("train:1", str(project / "project"), str(project / "a.tar"))
+
+
+@pytest.mark.parametrize("config", [f"{SUM}.json", f"blobs/sha256/{SUM}"])
+def test_the_image_in_an_archive_is_known(tmp_path: Path, config: str) -> None:
+    kept = read_archive(archive_of(tmp_path / "a.tar", [{"Config": config, "RepoTags": ["localhost/train:1"]}]))
+    assert (kept.image_id, kept.names) == (SUM, ("localhost/train:1",))
+
+
+@pytest.mark.parametrize(
+    "rows", [[], {}, [{}], [1], ["a"], [{"Config": "x", "RepoTags": []}], [{"Config": SUM, "RepoTags": None}], [{}, {}]]
+)
+def test_what_is_no_archive_of_one_image_holds_nothing(tmp_path: Path, rows: object) -> None:
+    assert read_archive(archive_of(tmp_path / "a.tar", rows)) == NOTHING
+    assert read_archive(tmp_path / "none.tar") == NOTHING
 
 
 def test_an_archive_is_read_or_refused(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ BOX = Box(
     ID, "torchfleet-job-0123", HOME, MOUNTS, (), 1000, 1000, (44, 109), LIMITS, ("--shm-size", "1g"), "job", "/home/me"
 )
 SIF = BOX._replace(image="/image.sif")
+SQSH = BOX._replace(image="/image.sqsh", code=f"{HOME}/lib/d", args=())
 # As podman 4.3.1 and ch-run 0.31 took them: tests/containers starts them.
 PODMAN = (
     "podman run --rm --name torchfleet-job-0123 --label torchfleet.home=/home/me/.torchfleet --label torchfleet.job=job"
@@ -97,6 +98,14 @@ APPTAINER = (
     "apptainer exec --cleanenv --no-home --pwd / --bind /home/me/.torchfleet:/home/me/.torchfleet --bind /tmp:/tmp"
     " --bind /data:/in:ro --shm-size 1g /image.sif"
 )
+# As Enroot's doc/cmd/start.md and pyxis's args.c have them: no Enroot was started here.
+ENROOT = (
+    "enroot start --rc /home/me/.torchfleet/lib/d/enroot-rc.sh"
+    " --mount /home/me/.torchfleet:/home/me/.torchfleet:none:x-create=auto,rbind"
+    " --mount /tmp:/tmp:none:x-create=auto,rbind"
+    " --mount /data:/in:none:x-create=auto,rbind,ro /image.sqsh"
+)
+ENROOT_GPUS = " --env NVIDIA_VISIBLE_DEVICES=all --env NVIDIA_DRIVER_CAPABILITIES=compute,utility --mount"
 CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:/in --shm-size 1g /image --"
 
 
@@ -109,6 +118,8 @@ CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:
         ("apptainer", SIF, APPTAINER),
         ("apptainer", SIF._replace(devices=["nvidia", "rdma"]), APPTAINER.replace(" --bind", " --nv --bind", 1)),
         ("apptainer", SIF._replace(devices=["amd"]), APPTAINER.replace(" --bind", " --rocm --bind", 1)),
+        ("enroot", SQSH, ENROOT),
+        ("enroot", SQSH._replace(devices=["nvidia", "rdma"]), ENROOT.replace(" --mount", ENROOT_GPUS, 1)),
         ("charliecloud", BOX._replace(image="/image"), CHARLIECLOUD),
         (
             "charliecloud",
@@ -157,6 +168,9 @@ def test_docker_gets_the_devices_that_the_node_has(devices: list[str], line: str
         ("/images/train", "auto", False, ["charliecloud", "apptainer"]),
         ("/images/train", "auto", True, ["apptainer"]),
         ("/images/train.sif", "auto", False, ["apptainer"]),
+        ("/images/train.sqsh", "auto", True, ["enroot"]),
+        ("/images/train.sqsh", "apptainer", False, []),
+        ("train", "enroot", False, []),
         ("/images/train", "podman", False, []),
         ("localhost/train:1", "docker", True, ["docker"]),
     ],
@@ -227,6 +241,7 @@ def test_a_setting_as_it_is_typed() -> None:
                 "--join-pid=1",
                 "--pod=x",
                 "-lx=y",
+                *("--rc=/evil", "--conf", "--root"),
             )
         ),
         ({"container_image": "a", "container_args": "--label torchfleet.home=/x"}, "this is set already"),
@@ -354,6 +369,11 @@ def test_each_word_is_explained_and_can_be_pasted() -> None:
         ),
         ("engine_failed", "no newuidmap", "Podman on n2 does not work \\(no newuidmap\\): try it there by hand"),
         ("no_image", "", "n2 has no such image: podman pull IMAGE, or podman load --input ARCHIVE"),
+        (
+            "no_shell",
+            "no /bin/sh",
+            r"its /bin/sh or Python is not found on n2 \(no /bin/sh\); an image needs Python 3.8",
+        ),
         ("no_python", "", "it has no Python on n2; an image needs Python 3.8 or newer"),
         ("old_python", "it is Python 3.6", "on n2 it is Python 3.6; an image needs Python 3.8"),
         ("not_started", "unresolvable CDI devices", "Podman could not start it on n2 \\(unresolvable CDI devices\\)"),
@@ -370,7 +390,17 @@ def test_a_flaw_is_told_in_one_line(flaw: str, said: str, line: str) -> None:
         plan_of({}, {"flaw": flaw, "said": said})
     assert "\n" not in str(refused.value)
     assert {each.value for each in reasons.ImageFlaw} == {
-        *("", "no_engine", "engine_failed", "no_image", "no_python", "old_python", "not_started", "no_namespaces")
+        *(
+            "",
+            "no_engine",
+            "engine_failed",
+            "no_image",
+            "no_shell",
+            "no_python",
+            "old_python",
+            "not_started",
+            "no_namespaces",
+        )
     }
 
 
@@ -478,6 +508,49 @@ def test_what_an_image_lacks_is_a_code(stand_in: Path, changed: dict[str, Any], 
     assert look(stand_in, **changed)[0]["flaw"] == flaw
 
 
+def test_an_engine_without_a_program_that_it_needs_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enroot without unsquashfs says "Invalid argument" of each image (enroot#150)."""
+    for name in ("enroot", "unsquashfs"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "image.sqsh").write_bytes(b"hsqs")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    engine, image, flaw, _said = containers.image_of_node(["enroot"], str(tmp_path / "image.sqsh"))
+    assert (engine, image[:5], flaw) == ("enroot", "file:", "")
+    (tmp_path / "unsquashfs").unlink()
+    found = containers.image_of_node(["enroot"], str(tmp_path / "image.sqsh"))
+    assert found == ("enroot", "", "engine_failed", "it needs unsquashfs, which is not there")
+
+
+def test_enroot_starts_the_words_as_they_are() -> None:
+    """Its shell reads the script, which is laid on a node with our code."""
+    script = sources()[engine_words.RC_SCRIPT].decode()
+    words = ["printf", "%s.", "a b", "$HOME", ""]
+    said = subprocess.run(["sh", "/dev/stdin", *words], input=script, capture_output=True, text=True, check=True)
+    assert said.stdout == "a b.$HOME.."
+
+
+def test_the_code_of_an_order_lies_beside_our_first_program() -> None:
+    """On the node and in the plan it is one directory."""
+    changes = {"engine": "enroot", "image": "file:0123456789abcdef0123456789abcdef"}
+    facts = {
+        "n1": facts_of_a_node(container={**FOUND, **changes}, interpreter="/in/the/image/python"),
+    }
+    head = Node("n1", "192.0.2.1", slots=2, container=ContainerSetting("/i/train.sqsh"))
+    before = planned(Cluster(head, (head,)), facts, Program("/w/a.py", (), shipped=True), {}).nodes[0].container.before
+    at = before.index("--rc")
+    assert before[at + 1] == f"{HOME}/lib/d/{engine_words.RC_SCRIPT}" and before[before.index("inside") - 1].startswith(
+        f"{HOME}/lib/d/"
+    )
+
+
+def test_an_image_without_a_shell_is_a_code(stand_in: Path) -> None:
+    """As podman and docker end then (podman-run, "Exit Status")."""
+    (stand_in / "bin/ch-run").write_text("#!/bin/sh\necho 'executable file not found' >&2\nexit 127\n")
+    found, inner = look(stand_in)
+    assert (found["flaw"], found["said"], inner) == ("no_shell", "executable file not found", None)
+
+
 def test_an_old_python_is_a_code(stand_in: Path) -> None:
     old = stand_in / "bin/old"
     old.write_text(f"#!/bin/sh\nexit {containers.OLD_PYTHON}\n")
@@ -571,6 +644,7 @@ def test_a_pipe_in_an_image_is_not_waited_for(tmp_path: Path) -> None:
         ("Traceback\n  File\nImportError: no\n", "ImportError: no"),
         ("one\ntwo\n\n", "two"),
         ("", "it said nothing"),
+        ("[ERROR] Command not found: squashfuse\nbye\n", "[ERROR] Command not found: squashfuse"),
     ],
 )
 def test_of_what_an_engine_says_the_error_is_told(said: str, line: str) -> None:

@@ -38,10 +38,15 @@ END_SECONDS = 20.0  # for an engine to end a container
 ANSWER_BYTES = 1 << 20  # of what an engine or an image says, the last are kept
 SAID_MOST = 64 << 20  # bytes; then it is ended
 HINT = re.compile(r"See '.*--help'|tar: Exiting with failure")  # what Docker, Podman and tar say after an error
-NAMED_ERROR = re.compile(r"error:|^(error|fatal)\b", re.IGNORECASE)  # as engines begin what went wrong
+NAMED_ERROR = re.compile(r"error:|^\[?(error|fatal)\b", re.IGNORECASE)  # as engines begin what went wrong
 LOOK_NAME = re.compile(r"torchfleet-look-([0-9]{1,10})\.")  # of a container, with the pid of who looks
 NO_PYTHON, OLD_PYTHON = 87, 86  # exit statuses of the two below
-FLAWS = {NO_PYTHON: ImageFlaw.NO_PYTHON, OLD_PYTHON: ImageFlaw.OLD_PYTHON}
+NO_COMMAND = 127  # of podman and docker: the image has no such program (podman-run, "Exit Status"); of /bin/sh too
+FLAWS = {
+    NO_COMMAND: ImageFlaw.NO_SHELL,
+    NO_PYTHON: ImageFlaw.NO_PYTHON,
+    OLD_PYTHON: ImageFlaw.OLD_PYTHON,
+}
 FIND_PYTHON = f'command -v "$0" >/dev/null || exit {NO_PYTHON}; exec "$0" "$@"'
 CHECK_PYTHON = f"""import os, sys
 if sys.version_info < {OLDEST}:
@@ -82,6 +87,9 @@ def image_of_node(
     there = [name for name in engines if name in ENGINES and on_search_path(ENGINES[name].program)]
     if not there:
         return "", "", ImageFlaw.NO_ENGINE, ""
+    missing = [name for name in ENGINES[there[0]].helpers if not on_search_path(name)]
+    if missing:
+        return there[0], "", ImageFlaw.ENGINE_FAILED, f"it needs {', '.join(missing)}, which is not there"
     found, flaw, said = image_id(there[0], image, seconds)
     return (there[0], found, *reason_for(there[0], flaw, said))
 
@@ -182,6 +190,7 @@ def box_of(
         job_id=job_id,
         user_home=found["user_home"],
         has_environment=found["has_environment"],
+        code=sys.path[0],
     )
 
 

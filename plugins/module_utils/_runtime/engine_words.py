@@ -12,6 +12,8 @@ JOB_LABEL, HOME_LABEL = "torchfleet.job", "torchfleet.home"
 MEASURED, DEFAULT, USER = "measured", "default", "user"  # where words come from
 TMP = "/tmp"
 KEEPER = "conmon.pid"  # in a job's directory
+RC_SCRIPT = "enroot-rc.sh"  # in our code on a node: what enroot starts instead of an image's own entry point
+RC_SOURCE = b'exec "$@"\n'
 # Device files that jobs need, by what they are. What a node has of them is given to the container.
 DEVICES: Mapping[str, str] = {
     "nvidia": "/dev/nvidiactl",
@@ -28,6 +30,10 @@ LIMITS: Mapping[str, str] = {
     "nofile": "as on the node: open files",
     "nproc": "as on the node: processes",
 }
+
+
+# Options of a mount as pyxis gives them to Enroot (add_mount() of its args.c): its place is made if it is missing.
+FSTAB = "x-create=auto,rbind"
 
 
 class Part(NamedTuple):
@@ -64,6 +70,7 @@ class Box(NamedTuple):
     job_id: str = ""  # empty: no job, the node is only looked at
     user_home: str = ""  # the user's home directory on the node
     has_environment: bool = False  # the directory has Charliecloud's file of variables
+    code: str = ""  # directory of our code on the node
 
 
 def named_parts(program: str, box: Box) -> list[Part]:
@@ -183,6 +190,27 @@ def apptainer_parts(box: Box) -> list[Part]:
     if "amd" in box.devices:
         parts.append(Part(("--rocm",), "AMD's GPUs, and ROCm's libraries", MEASURED))
     return [*parts, *mount_words("--bind", box.mounts), *user_words(box), Part((box.image,), "the image", USER)]
+
+
+def enroot_parts(box: Box) -> list[Part]:
+    """Return the words for Enroot (its doc/cmd/start.md, doc/standard-hooks.md and src/runtime.sh).
+
+    Network, pids, IPC, limits, /dev and /dev/shm are the node's there anyway, and no variable of the node is passed on.
+    """
+    parts = [
+        Part(("enroot", "start"), "one container for this node's part of the job"),
+        Part(("--rc", f"{box.code}/{RC_SCRIPT}"), "the image's own entry point would start something else"),
+    ]
+    if "nvidia" in box.devices:
+        gpus = ("--env", "NVIDIA_VISIBLE_DEVICES=all", "--env", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+        parts.append(Part(gpus, "all NVIDIA GPUs: by its hook 98-nvidia.sh and libnvidia-container", MEASURED))
+    mounts = [
+        Part(
+            ("--mount", f"{mount.here}:{mount.there}:none:{FSTAB}{',ro' * mount.read_only}"), mount.reason, mount.source
+        )
+        for mount in box.mounts
+    ]
+    return [*parts, *mounts, *user_words(box), Part((box.image,), "the image", USER)]
 
 
 def charliecloud_parts(box: Box) -> list[Part]:

@@ -24,13 +24,15 @@ from .engine_words import (
     apptainer_parts,
     charliecloud_parts,
     docker_parts,
+    enroot_parts,
     is_below,
     podman_parts,
 )
 
 AUTO = "auto"
-DIRECTORY, FILE, NAMED = "a directory", "a file", "a name"  # what an image may be
-FILES = (".sif",)  # endings of images that are a file
+# What an image may be.
+DIRECTORY, SIF, SQUASHFS, NAMED = "a directory", "a .sif file", "a .sqsh file", "a name"
+FILES = {".sif": SIF, ".sqsh": SQUASHFS}  # by the ending of its path
 USED = "engines"  # directory in torchfleet's home: a file for each engine that jobs used here, and HOME in images
 
 
@@ -39,8 +41,9 @@ class Engine(NamedTuple):
 
     title: str  # for people
     program: str
-    forms: tuple[str, ...]  # of its images: of DIRECTORY, FILE and NAMED
+    forms: tuple[str, ...]  # of its images: of DIRECTORY, SIF, SQUASHFS and NAMED
     parts: Callable[[Box], list[Part]]  # the words before the program that runs in the image
+    helpers: tuple[str, ...] = ()  # programs without which it starts nothing, and says something else
     works: tuple[str, ...] = ()  # status 0 if the engine works: where `exists` cannot tell that from a missing image
     exists: tuple[str, ...] = ()  # with the image: status 0 if it is there, 1 if not; empty: the path tells
     identify: tuple[str, ...] = ()  # with the image: prints its id
@@ -91,9 +94,17 @@ ENGINES: Mapping[str, Engine] = {
     "apptainer": Engine(
         title="Apptainer",
         program="apptainer",
-        forms=(FILE, DIRECTORY),
+        forms=(SIF, DIRECTORY),
         parts=apptainer_parts,
         fetch="apptainer pull FILE docker://IMAGE, or apptainer build --sandbox DIRECTORY FILE",
+    ),
+    "enroot": Engine(
+        title="Enroot",
+        program="enroot",
+        forms=(SQUASHFS,),
+        parts=enroot_parts,
+        helpers=("unsquashfs",),  # without it: "Invalid argument" (enroot#150)
+        fetch="enroot import --output FILE docker://IMAGE",
     ),
 }
 CHOICES = (AUTO, *ENGINES)
@@ -119,6 +130,7 @@ OWNED = frozenset(
         *("--join-ct", "--join-pid", "--join-tag", "--private-tmp"),
         *("--contain", "--containall", "-C", "--compat", "--fakeroot", "-f", "--no-home", "--pwd", "--cleanenv"),
         *("-p", "-n", "--hostname", "-h", "--cwd", "--sharens", "--fusemount", "--netns-path"),
+        *("--rc", "--conf", "--root", "-r"),
     }
 )
 SWITCHES = "Pdiqtvw"  # options of one letter that take no value in an engine: more may stand behind them, as in -Pd
@@ -139,7 +151,12 @@ def form_of(image: str) -> str:
     """Return what an image is by its name."""
     if not image.startswith("/"):
         return NAMED
-    return FILE if image.endswith(FILES) else DIRECTORY
+    return FILES.get(os.path.splitext(image)[1], DIRECTORY)
+
+
+def is_file(image: str) -> bool:
+    """Whether an image is a file by its name."""
+    return form_of(image) in FILES.values()
 
 
 def fitting(engine: str, image: str, read_only: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 
-from .engines import FILE, form_of
+from .engines import is_file
 from .reasons import ImageFlaw
 
 FILE_ENDS = 1 << 20  # bytes of an image's file, at its begin and its end
@@ -21,7 +21,7 @@ PYTHON_PACKAGES = ("usr/lib", "usr/local/lib", "opt/conda/lib")
 
 def path_id(image: str) -> tuple[str, ImageFlaw, str]:
     """Return image_id of an image that is a path."""
-    found = file_id(image) if form_of(image) == FILE else directory_id(image) if os.path.isdir(image) else ""
+    found = file_id(image) if is_file(image) else directory_id(image) if os.path.isdir(image) else ""
     return (found, ImageFlaw.NONE, "") if found else ("", ImageFlaw.NO_IMAGE, "")
 
 

@@ -64,6 +64,7 @@ class ImageFlaw(Code):
     NO_ENGINE = "no_engine"
     ENGINE_FAILED = "engine_failed"
     NO_IMAGE = "no_image"
+    NO_SHELL = "no_shell"
     NO_PYTHON = "no_python"
     OLD_PYTHON = "old_python"
     NOT_STARTED = "not_started"

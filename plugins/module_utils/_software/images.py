@@ -20,9 +20,9 @@ from typing import Iterator, Mapping, NamedTuple, Sequence, TypedDict, cast
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask, error_line, image_id
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
     ENGINES,
-    FILE,
     NAMED,
     form_of,
+    is_file,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.image_paths import path_id
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
@@ -33,7 +33,7 @@ LOAD_SECONDS = 3600.0  # for an image of some 30 GB on a slow disk
 # What an engine says that it loaded: a name, several (Podman 3), or an id.
 LOADED = re.compile(r"Loaded image(?:s|\(s\))?(?: ID)?: (\S{1,2000})$", re.MULTILINE)
 LOADED_NAME = re.compile(r"@?([A-Za-z0-9][A-Za-z0-9._/:@-]{0,400})\Z")
-ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".sif", ".sqfs")  # of archives, by which some engines know their kind
+ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".sif", ".sqsh")  # of archives, by which some engines know their kind
 PREFIXES = ("docker.io/library/", "docker.io/", "localhost/")  # which engines put before a short name
 
 
@@ -235,7 +235,7 @@ def usual(name: str) -> str:
 def lay(home: str, engine: str, image: str, archive: str) -> None:
     """Put an image to its path. Nobody sees half of one. ImageError, OSError."""
     with scratch_beside(image) as made:
-        if form_of(image) == FILE:
+        if is_file(image):
             shutil.move(archive, made)
         else:
             argv = [*UNPACK[engine], archive, made]
@@ -277,7 +277,7 @@ def place(note: Note | None, image: str, made: str) -> None:
     if os.path.lexists(image) and not empty:
         if not note or note["id"] != there:
             raise ImageError("something else is at this path, which setup.yml did not bring: name another path")
-        if form_of(image) != FILE:
+        if not is_file(image):
             take_away(image)
     try:
         os.rename(made, image)

@@ -99,7 +99,7 @@ def parse_image(name: str, value: object) -> str:
         return ""
     is_path = PATH.match(text) and ".." not in text.split("/") and text != "/"
     if not isinstance(value, str) or not (is_path or IMAGE_NAME.match(text)):
-        paths = "the absolute path of an unpacked image or of a .sif file on the nodes"
+        paths = "the absolute path of an unpacked image or of a .sif or .sqsh file on the nodes"
         allowed = f"give a name as podman has it, or {paths}, or none"
         raise InputError(name, value, f"{allowed}: -e container_image=localhost/train:1")
     return text.rstrip("/")

@@ -22,8 +22,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
     DIRECTORY,
     ENGINES,
-    FILE,
     form_of,
+    is_file,
     own_mounts,
     without_doubles,
 )
@@ -112,15 +112,16 @@ def flaw_of(name: str, wanted: ContainerSetting, engine: str, flaw: ImageFlaw, s
     title, fetch = (row.title, row.fetch) if row else ("", "")
     fits = " or ".join(ENGINES[each].program for each in wanted.fitting)
     form = form_of(wanted.image)
-    kind = {DIRECTORY: "directory", FILE: "file"}.get(form, "image")
+    kind = "directory" if form == DIRECTORY else "file" if is_file(wanted.image) else "image"
     turn_on = f"sysctl -w {said if said in TURNED_ON else TURNED_ON[0]}"  # to type: not what a node makes up
-    python = "an image needs Python 3.8 or newer, and nothing else: -e python=/its/python names it"
+    python = "an image needs Python 3.8 or newer, and /bin/sh: -e python=/its/python names it"
     return {
         ImageFlaw.NO_ENGINE: f"it is {form}, which {fits} starts, and {name} has no {fits}: install it there"
         if fits
         else f"{wanted.engine} does not start {form}: -e container_engine=auto",
         ImageFlaw.ENGINE_FAILED: f"{title} on {name} does not work ({said}): try it there by hand",
         ImageFlaw.NO_IMAGE: f"{name} has no such {kind}: {fetch}",
+        ImageFlaw.NO_SHELL: f"its /bin/sh or Python is not found on {name} ({said}); {python}",
         ImageFlaw.NO_PYTHON: f"it has no Python on {name}; {python}",
         ImageFlaw.OLD_PYTHON: f"on {name} {said}; {python}",
         ImageFlaw.NOT_STARTED: f"{title} could not start it on {name} ({said})",
@@ -158,6 +159,7 @@ def plan_container(
         job_id=job_id,
         user_home=found["user_home"],
         has_environment=found["has_environment"],
+        code=runtime[-1].rpartition("/")[0],
     )
     step = (*runtime, "inside", f"{fact['home']}/jobs/{job_id}")
     return ContainerPlan(found["engine"], box.image, box.name, tuple(row.parts(box)), step)

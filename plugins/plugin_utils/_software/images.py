@@ -14,9 +14,10 @@ from typing import TypedDict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
     DIRECTORY,
     ENGINES,
-    FILE,
+    FILES,
     NAMED,
     form_of,
+    is_file,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import coded, flag, like, one_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import IMAGE_ID
@@ -31,7 +32,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_ans
     short,
 )
 
-UNPACKED = "only charliecloud's ch-convert unpacks an archive: name a .sif file, or unpack the image there yourself"
+UNPACKED = (
+    "only charliecloud's ch-convert unpacks an archive: name a .sif or .sqsh file, or unpack the image there yourself"
+)
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -73,8 +76,8 @@ def check_source(setting: ContainerSetting, archive: str, pull: bool) -> None:
         raise InputError("container_image", setting.image, "no archive has a digest: name it with a tag, train:1")
     if archive and form == DIRECTORY and not {*setting.fitting} & {*UNPACK}:
         raise InputError("container_engine", setting.engine, UNPACKED)
-    if archive and (form == FILE) != archive.endswith(".sif"):
-        kind = "a .sif file" if form == FILE else "an archive of files, as podman save writes it"
+    if archive and FILES.get(Path(archive).suffix) != (form if is_file(setting.image) else None):
+        kind = form if is_file(setting.image) else "an archive of files, as podman save writes it"
         raise InputError(name, archive, f"container_image is {setting.image}, so give {kind}")
 
 
