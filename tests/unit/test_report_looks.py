@@ -83,6 +83,9 @@ def test_a_lost_node_is_the_first_that_is_told_of_the_end(run_dir: Path) -> None
     assert run.failure
     first = ending(run)[0]
     assert first.first and first.at is None and first.what == f"was lost: {run.failure.cause}"
+    change(run_dir / "result.json", lambda result: result.update(state="timed_out"))
+    change(run_dir / "plan.json", lambda plan: plan.update(job_timeout=50))
+    assert [event.what for event in ending(read_run(run_dir)) if event.first] == ["had its job_timeout of 50.0 s"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ class Lane:
     bars: tuple[Bar, ...]
     what: str = ""
     heading: bool = False  # of the lanes below
+    node: bool = False  # a node whose ranks have no lanes
     picture: Html | None = None  # in place of bars
 
 
@@ -64,7 +65,7 @@ def lanes_table(lanes: Iterable[Lane], start: float, seconds: float, caption: st
             tag("th", lane.who, scope="row"),
             tag("td", lane.picture or strip(lane.bars, start, seconds), class_="strip"),
             tag("td", lane.what, class_="what"),
-            class_="heading" if lane.heading else None,
+            class_="heading" if lane.heading else "node" if lane.node else None,
         )
         for lane in lanes
     ]
@@ -163,7 +164,8 @@ def node_lane(host: str, rows: Sequence[RankRun], end: float, facts: str, alone:
         if begins:
             until = max(end if row.ended is None else row.ended for row in found)
             bars.append(Bar(min(begins), until, state or "silent", f"{host}: {len(found)} {state}"))
-    return Lane(host, tuple(bars), " · ".join(filter(None, (what, facts))) if alone else facts, heading=not alone)
+    words = " · ".join(filter(None, (what, facts))) if alone else facts
+    return Lane(host, tuple(bars), words, heading=not alone, node=alone)
 
 
 def how_it_ended(row: RankRun, cause: str) -> str:
@@ -197,11 +199,16 @@ def ending(run: Run) -> list[Event]:
         how = f"was ended by {left.ended}" if left.ended else "could not be ended"
         events.append(Event(None, "■", f"a leftover on {left.host}", f"pid {left.pid} {left.command}: {how}"))
     events.sort(key=lambda event: (event.at is None, event.at or 0.0))
-    lost = run.failure if run.state == "lost" else None
-    return [
-        *([Event(None, "!", "the job", f"was lost: {lost.cause}", first=True)] if lost and lost.cause else []),
-        *events,
-    ]
+    return [*before_the_ranks(run), *events]
+
+
+def before_the_ranks(run: Run) -> list[Event]:
+    """Return what ended the ranks and is none of them: a lost node, or job_timeout. Its moment is not noted."""
+    if run.state == "lost" and run.failure and run.failure.cause:
+        return [Event(None, "!", "the job", f"was lost: {run.failure.cause}", first=True)]
+    if run.state == "timed_out" and run.job_timeout:
+        return [Event(None, "!", "the job", f"had its job_timeout of {span(run.job_timeout)}", first=True)]
+    return []
 
 
 def together(run: Run, events: Sequence[Event]) -> list[Event]:

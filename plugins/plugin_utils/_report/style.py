@@ -118,7 +118,8 @@ summary { cursor: pointer; color: var(--soft); font-size: 0.88rem; }
 .lanes th, .lanes td { padding: 0.12rem 0; font-weight: 400; text-align: left; font-size: 0.88rem; }
 .lanes th { white-space: nowrap; padding-right: 1rem; width: 1%; color: var(--soft); }
 .lanes .what { padding-left: 1rem; width: 25%; color: var(--soft); }
-.lanes .heading th { font-weight: 650; color: var(--ink); padding-top: 0.7rem; }
+.lanes .heading th, .lanes .node th { font-weight: 650; color: var(--ink); }
+.lanes .heading th, tr:not(.node) + .node > * { padding-top: 0.7rem !important; }
 .lanes .heading td { padding-top: 0.7rem; }
 .ruler .strip { border-top: 1px solid var(--rule); }
 .track { fill: var(--track); }
