@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.axis import moments_of, names_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.charts import Line, chart, charts, smoothed
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import lines_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.lanes import ending
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
@@ -130,3 +131,10 @@ def test_keys_that_charts_share_are_told_once() -> None:
 @pytest.mark.parametrize(("rate", "text"), [(1.2e9, "9.6 Gbit/s"), (57_000, "456 kbit/s"), (0, "0 bit/s")])
 def test_rates_have_the_unit_that_fits(rate: float, text: str) -> None:
     assert bits(rate) == text
+
+
+def test_curves_of_several_runs_begin_with_their_first_reports(run_dir: Path) -> None:
+    """Of a run that waited long before it trained, the curve lies over those of the others all the same."""
+    change(run_dir / "result.json", lambda result: result.update(started="2026-11-25T00:00:00+00:00"))
+    found = lines_of([read_run(RECORDED / "failure"), read_run(run_dir)], "loss")
+    assert [0 <= line.points[0][0] < 0.2 for line in found] == [True, True]

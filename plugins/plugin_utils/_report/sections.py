@@ -79,13 +79,7 @@ def figures(run: Run) -> Html:
     where = count(len(run.hosts), "node") if len(run.hosts) != 1 else f"on {run.hosts[0]}"
     tiles += [("ranks", f"{run.world_size}")] if run.world_size else []
     names = sorted(set(run.metrics) - set(PROGRESS), key=lambda name: (rank_of_name(name), name))
-    for name in names[:TILES_MOST]:
-        value = run.metrics[name]
-        lines = lines_of(run, name)
-        if restless(lines):
-            value = middle(lines)
-        shown = number(value) if isinstance(value, float) else value
-        tiles.append((label(name), f"{shown} {UNITS.get(name, '')}".strip()))
+    tiles += [(label(name), f"{value_of(run, name)} {UNITS.get(name, '')}".strip()) for name in names[:TILES_MOST]]
     if not tiles:
         return Html("")
     cells = [tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles]
@@ -97,6 +91,13 @@ def figures(run: Run) -> Html:
     ]
     facts = tag("p", " · ".join(filter(None, words)), class_="facts")
     return tag("section", tag("dl", *cells, class_="tiles"), facts, class_="whole")
+
+
+def value_of(run: Run, name: str) -> str:
+    """Return the last value of a metric; of one that jumps to and fro where its medians end; empty if there is none."""
+    lines = lines_of(run, name)
+    value = middle(lines) if restless(lines) else run.metrics.get(name, "")
+    return number(value) if isinstance(value, float) else value
 
 
 def rank_of_name(name: str) -> int:
