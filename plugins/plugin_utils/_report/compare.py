@@ -95,7 +95,7 @@ def lines_of(runs: Sequence[Run], name: str) -> list[Line]:
         if len(ranks) == 1:
             points = next(iter(ranks.values()))
         else:
-            points = medians([point for rows in ranks.values() for point in rows], run.start, run.end)
+            points = medians([point for rows in ranks.values() for point in rows], first_report(run), run.end)
         if points:
             found.append(Line(run.job_id, tuple((at - first_report(run), value) for at, value in points)))
     return found
