@@ -16,7 +16,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 # Seconds between moments: below a minute 1, 2 or 5 times a power of ten, then parts of what clocks and calendars have.
 STEPS = (10, 20, 30, *(MINUTE * n for n in (1, 2, 5, 10, 20, 30)), *(HOUR * n for n in (1, 2, 3, 6, 12)),
          *(DAY * n for n in (1, 2, 5, 10, 20, 50, 100)))  # fmt: skip
-SIDE = 0.08  # of the width: a moment nearer to a side is written inwards from where it is
+LETTER, NARROW, SHORT = 6.7, 270, 5  # pixels of a letter and of the narrowest picture; letters of a short name
 
 
 def moments_of(first: float, last: float) -> list[float]:
@@ -50,10 +50,15 @@ def moment(seconds: float) -> str:
 
 
 def time_axis(first: float, last: float, y: float) -> Iterable[Html]:
-    """Yield the moments below a picture whose sides are `first` and `last`, with their marks above them."""
+    """Yield the moments below a picture whose sides are `first` and `last`, with their marks above them.
+
+    A name that would stick out is written inwards from its mark if it is short, and else left out.
+    """
     moments = moments_of(first, last)
     for at, name in zip(moments, names_of(moments), strict=True):
         part = min(1.0, max(0.0, (at - first) / (last - first))) if last > first else 0.0
-        anchor = "start" if part < SIDE else "end" if part > 1 - SIDE else "middle"
+        half = len(name) * LETTER / 2 / NARROW
+        anchor = "start" if part < half else "end" if part > 1 - half else "middle"
         yield tag("line", x1=f"{part:.2%}", x2=f"{part:.2%}", y1=y - 16, y2=y - 12, class_="mark-of-time")
-        yield tag("text", name, x=f"{part:.2%}", y=y, text_anchor=anchor, class_="tick")
+        if anchor == "middle" or len(name) <= SHORT or len(moments) == 1:
+            yield tag("text", name, x=f"{part:.2%}", y=y, text_anchor=anchor, class_="tick")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from .axis import time_axis
+from .axis import LETTER, time_axis
 from .markup import Html, folded, join, number, span, table, tag
 from .run import Points
 
@@ -23,7 +23,6 @@ WIDE = 1000  # steps of the plot's width
 COLUMNS = 800  # of all curves of a chart together: least and most of each column are drawn
 ROWS = 10  # of the table that says the same
 TICKS = 4
-LETTER = 6.7  # pixels of one on an axis: 11 pixels high, and of a font whose letters are all as wide
 CROSSES = 20  # places for crosses along a chart
 FAINT = "faint"  # the class of a curve below its medians
 GROUPS, RESTLESS = 40, 5.0  # of medians, and see smoothed()
@@ -242,7 +241,8 @@ def odd_marks(lines: Sequence[Line], scale: Scale) -> Iterable[Html]:
             found.setdefault(round(scale.x(at) / WIDE * CROSSES), []).append(f"{line.label}: no number at {span(at)}")
     for place, texts in found.items():
         said = tag("title", "; ".join(texts))
-        yield tag("text", said, "✕", x=f"{place / CROSSES:.2%}", y=11, text_anchor="middle", class_="odd")
+        anchor = {0: "start", CROSSES: "end"}.get(place, "middle")
+        yield tag("text", said, "✕", x=f"{place / CROSSES:.2%}", y=11, text_anchor=anchor, class_="odd")
 
 
 def legend(lines: Sequence[Line]) -> Html:

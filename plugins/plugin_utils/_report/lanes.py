@@ -18,6 +18,7 @@ from .run import RankRun, Run
 
 HIGH = 18  # pixels of a lane
 SIGNS = {"succeeded": "✓", "failed": "✕", "ended": "■", "saved": "◆", "silent": "○"}  # by the state of a rank
+NAME_MOST = 24  # letters of a name that is written on one line
 EVENTS_MOST = 6  # of ranks that are told one by one
 LEFTOVERS_MOST = 24
 
@@ -62,7 +63,7 @@ def lanes_table(lanes: Iterable[Lane], start: float, seconds: float, caption: st
     rows = [
         tag(
             "tr",
-            tag("th", lane.who, scope="row"),
+            tag("th", lane.who, scope="row", class_="long" if len(lane.who) > NAME_MOST else None),
             tag("td", lane.picture or strip(lane.bars, start, seconds), class_="strip"),
             tag("td", lane.what, class_="what"),
             class_="heading" if lane.heading else "node" if lane.node else None,

@@ -40,6 +40,7 @@ UNIT = re.compile(r"(?<=\d) (?=(s|min|h|d)\b)")  # the space before one: no line
 WAITING = ("came last", "cost the others", "waited")
 ROWS_MOST = 200  # of the table of ranks
 TILES_MOST = 6
+LINE_MOST = 200  # letters of the last line of a rank
 SHARES = (0.05, 0.2, 0.5, 0.75)  # of a rank's time at which the ground of its cell changes
 
 
@@ -238,7 +239,7 @@ def rank_table(run: Run) -> Html:
             *([span(row.cpu_seconds) if row.cpu_seconds is not None else ""] if used else []),
             *([size(row.peak_bytes) if row.peak_bytes else ""] if used else []),
             *(waiting_cells(row, run) if waiting else ()),
-            code(row.last_line) if row.last_line else "",
+            code(row.last_line[:LINE_MOST] + "…" * (len(row.last_line) > LINE_MOST)) if row.last_line else "",
         ]
         for row in shown
     ]

@@ -111,12 +111,14 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 .state.succeeded { color: var(--good); } .state.failed { color: var(--bad); } .state.saved { color: var(--calm); }
 .cells td, .cells th { white-space: nowrap; }
 .ranks td:not(:last-child) { white-space: nowrap; }
+.ranks td[data-head="node"] { white-space: normal; overflow-wrap: anywhere; max-width: 15rem; }
 .reasons { font-size: 0.92rem; } .reasons tbody th { width: 45%; font-weight: 400; }
 details { margin-top: 0.6rem; }
 summary { cursor: pointer; color: var(--soft); font-size: 0.88rem; }
 
 .lanes th, .lanes td { padding: 0.12rem 0; font-weight: 400; text-align: left; font-size: 0.88rem; }
 .lanes th { white-space: nowrap; padding-right: 1rem; width: 1%; color: var(--soft); }
+.lanes .long { white-space: normal; overflow-wrap: anywhere; min-width: 15rem; }
 .lanes .what { padding-left: 1rem; width: 25%; color: var(--soft); }
 .lanes .heading th, .lanes .node th { font-weight: 650; color: var(--ink); }
 .lanes .heading th, tr:not(.node) + .node > * { padding-top: 0.7rem !important; }
@@ -165,7 +167,9 @@ footer { margin-top: 3rem; color: var(--soft); font-size: 0.84rem; }
     min-width: 5.5em; }
   .ranks td:empty { display: none; }
   .lanes, .lanes tbody { display: block; }
-  .lanes tr { display: grid; grid-template-columns: auto 1fr; }
+  .lanes tr { display: grid; grid-template-columns: minmax(0, auto) minmax(0, 1fr); }
+  .lanes .long { grid-column: 1 / 3; min-width: 0; } .lanes .long ~ .strip { grid-row: 3; }
+  .lanes .long ~ .what { grid-column: 1 / 3; }
   .lanes .heading .strip:has(.track:only-child) { display: none; }
   .lanes .strip { grid-column: 1 / 3; grid-row: 2; } .lanes .what { text-align: right; width: auto; }
   .events li { grid-template-columns: 1.4em 1fr; } .events .when { grid-column: 1 / 3; }
@@ -176,12 +180,13 @@ footer { margin-top: 3rem; color: var(--soft); font-size: 0.84rem; }
   main { columns: 2; column-gap: 3.5rem; }
   .verdict, .whole { column-span: all; }
   section { break-inside: avoid; margin-top: 0; padding-top: 2rem; }
-  .lanes .what { width: 33%; }
+  .lanes .long { white-space: normal; overflow-wrap: anywhere; min-width: 15rem; }
+.lanes .what { width: 33%; }
 }
 @media (min-width: 3400px) { body { zoom: 1.9; } }
 @media print {
   html { font-size: 9pt; } body { padding: 0; } section { break-inside: avoid; margin-top: 1.8rem; }
-  .charts { grid-template-columns: repeat(3, 1fr); gap: 1rem; } .tiles dd { font-size: 1.3rem; }
+  .charts { grid-template-columns: repeat(2, 1fr); gap: 1rem; } .tiles dd { font-size: 1.3rem; }
   details:not([open]) { display: none; }
 }
 """
