@@ -61,7 +61,7 @@ help:
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
 	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some hours)'
 	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
-	@echo 'make pictures     pictures of the reports of real runs, in .cache/pictures (installs a browser with apt; root)'
+	@echo 'make pictures     reports of runs on four lab nodes, judged in a browser (root; ten minutes); pictures: .cache/pictures'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
 	@echo 'make wheels       wheels of torch_backends for machines without a compiler, in wheels/ (root; some ten minutes)'
 	@echo 'make release      the collection, the source of torch_backends and their checksums, in release/'
@@ -170,11 +170,13 @@ gpu:
 	  { echo 'Python 3.11 or newer is needed, and $(PYTHON) is not: say make gpu PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@GPU_PYTHON='$(GPU_PYTHON)' $(PYTHON) -I tests/gpu/prove.py
 
-# Reports of real runs as a browser shows them, for people to look at: not part of `make test`. APT installs the browser.
+# Reports of real runs on four lab nodes, as a browser shows them: it judges what can be judged, and takes pictures for people
+# to look at. Not part of `make test`. APT installs the browser. The runs stay in .cache/pictures/runs; without that they are
+# made anew.
 APT := apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core
-pictures: $(DEV_READY) setup
+pictures: $(DEV_READY)
 	@command -v chromium-headless-shell chromium google-chrome >/dev/null || $(APT)
-	$(call in_venv,PYTHONPATH=collections python tests/pictures/take.py)
+	$(call in_venv,$(PYTEST) tests/pictures)
 
 # What takes less than a minute, before every commit: no job is started, and no playbook. Of tests/collection those that only
 # compare files.

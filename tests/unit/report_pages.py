@@ -35,7 +35,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data if self.open[-1:] != ["style"] else ""
+        self.text += data.replace("\xa0", " ") if self.open[-1:] != ["style"] else ""
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.found if name == tag]

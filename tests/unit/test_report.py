@@ -53,17 +53,8 @@ def test_a_page_is_well_formed_and_loads_nothing(name: str) -> None:
 
 def test_the_verdict_is_first_and_names_the_rank_and_the_next_step(run_dir: Path) -> None:
     page = checked(report(read_run(run_dir)))
-    order = [
-        "failed first after",
-        "loss is not a number",
-        "tail -n 40",
-        "Curves",
-        "Timeline",
-        "The end",
-        "Ranks",
-        "Versions",
-        "Command",
-    ]
+    order = ["failed first after", "loss is not a number", "tail -n 40", "Curves", "Timeline", "The end", "Ranks"]
+    order += ["Versions", "Command"]
     places = [page.text.index(words) for words in order]
     assert places == sorted(places)
     assert "Rank 1 on localhost failed first after 3.24 s: exit status 1." in page.text
@@ -83,7 +74,7 @@ def test_the_end_is_told_in_order(run_dir: Path) -> None:
     events = ending(read_run(run_dir))
     assert [event.first for event in events] == [True, False, False, False]
     assert events[0].who == "rank 1 on localhost" and events[0].what == "failed: exit status 1"
-    assert {event.what for event in events[1:]} == {"was ended with the job: died of SIGTERM"}
+    assert {event.what for event in events[1:]} == {"ended with the job: died of SIGTERM"}
     assert [event.at for event in events] == sorted(event.at or 0 for event in events)
 
 
@@ -91,7 +82,7 @@ def test_the_last_look_at_a_job_is_shown_as_it_is_indented(run_dir: Path) -> Non
     (run_dir / "diagnosis").mkdir()
     (run_dir / "diagnosis" / "look.txt").write_text("job x: rank 1 sleeps\n\nranks 0-1: main\n  rank 1: <load>\n")
     page = checked(report(read_run(run_dir)))
-    assert "The last lookjob x: rank 1 sleepsranks 0-1: main\n  rank 1: <load>Ranks" in page.text
+    assert "The last lookjob x: rank 1 sleepsranks 0-1: main\n  rank 1: <load>Timeline" in page.text
 
 
 def test_the_table_of_ranks_tells_who_waited_for_whom(run_dir: Path) -> None:
@@ -104,7 +95,7 @@ def test_the_table_of_ranks_tells_who_waited_for_whom(run_dir: Path) -> None:
     profile = {"budget": [{"rank": 0, "shares": {"own": 0.25, "data": 7, "x": 1}}, {"rank": 1, "shares": "none"}, 7]}
     change(run_dir / "result.json", lambda result: result.update(skew=skew, profile=profile))
     page = checked(report(read_run(run_dir)))
-    for words in ("The others <waited> for rank 1.", "93 %, by 0.041 s", "cost the others", "4.50 s", "25 %", "100 %"):
+    for words in ("The others <waited> for rank 1.", "93 %, by 41 ms", "cost the others", "4.50 s", "25 %", "100 %"):
         assert words in page.text
     assert page.text.index("Ranks") < page.text.index("Sampled while") < page.text.index("Versions")
     for nonsense in ({"skew": 7, "profile": []}, {"skew": {"ranks": 1}, "profile": {"budget": {}}}):
@@ -128,7 +119,7 @@ def test_times_are_by_the_clock_of_the_head(tmp_path: Path) -> None:
     change(run_dir / "plan.json", n2_is_ahead)
     found = read_run(run_dir)
     assert {row.rank: row.ended for row in found.ranks} == pytest.approx(right, rel=0, abs=0.001)
-    assert "the largest correction is n2&#x27;s, 100.000 s ahead" in report(found)
+    assert "the largest correction is n2&#x27;s, 1 min 40 s ahead" in report(found)
 
 
 STATES = {

@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.charts 
     ends,
     legend,
     ticks_of,
+    values_axis,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import Html, folded, number, table, tag
 
@@ -62,7 +63,7 @@ def log_chart(title: str, unit: str, curves: Sequence[tuple[str, Points]], words
 
 def plot(title: str, said: str, lines: Sequence[Line], scale: Scale, places: Sequence[float], words: Words) -> Html:
     """Return the picture of the curves."""
-    drawn = [curve(place, line, scale, WIDE) for place, line in enumerate(lines)]
+    drawn = [part for place, line in enumerate(lines) for part in curve(place, line, scale, WIDE)]
     inner = tag(
         "svg", *drawn, x=0, y=TOP, width="100%", height=DEEP, viewBox=f"0 0 {WIDE} {DEEP}", preserveAspectRatio="none",
         overflow="visible",
@@ -70,21 +71,20 @@ def plot(title: str, said: str, lines: Sequence[Line], scale: Scale, places: Seq
     grid = [
         tag("line", x1=0, x2="100%", y1=y, y2=y, class_="grid") for tick in scale.ticks for y in [scale.y(tick) + TOP]
     ]
-    return tag(
+    field = tag(
         "svg",
         tag("title", title),
         tag("desc", said),
         *grid,
         inner,
-        *(tag("text", number(tick), x=0, y=scale.y(tick) + TOP - 3, class_="tick") for tick in scale.ticks),
         *ends(lines, scale),
         *axis(scale, places, words),
         role="img",
         aria_label=said,
         width="100%",
         height=TOP + DEEP + FOOT,
-        class_="plot",
     )
+    return tag("div", values_axis(scale), field, class_="plot")
 
 
 def axis(scale: Scale, places: Sequence[float], words: Words) -> Iterable[Html]:

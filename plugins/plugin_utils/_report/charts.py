@@ -11,8 +11,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
-from .markup import Html, folded, number, span, table, tag
+from .axis import LETTER, time_axis
+from .markup import Html, folded, join, number, span, table, tag
 from .run import Points
 
 LINES_MOST = 8  # as many as have a colour and a dash of their own; of more there is a band and the median
@@ -21,6 +23,9 @@ WIDE = 1000  # steps of the plot's width
 COLUMNS = 800  # of all curves of a chart together: least and most of each column are drawn
 ROWS = 10  # of the table that says the same
 TICKS = 4
+CROSSES = 20  # places for crosses along a chart
+FAINT = "faint"  # the class of a curve below its medians
+GROUPS, RESTLESS = 40, 5.0  # of medians, and see smoothed()
 LARGEST = 1e300  # values beyond it are no numbers that one could draw a scale of
 LEAST_REACH = 1e-300  # less between two values counts as nothing: no power of ten is as small as its steps
 
@@ -36,6 +41,11 @@ class Line:
     def drawn(self) -> Points:
         """Return the points that are numbers."""
         return tuple(point for point in self.points if abs(point[1]) < LARGEST)  # no comparison is true of NaN
+
+    @cached_property
+    def medians(self) -> Points:
+        """Return the points of a curve that jumps to and fro, smoothed; nothing if it is calm."""
+        return smoothed(self.drawn) if self.drawn else ()
 
 
 @dataclass(frozen=True)
@@ -60,10 +70,30 @@ class Scale:
         return round(WIDE * min(1.0, max(0.0, (at - self.first) / self.seconds)), 1) if self.seconds > 0 else 0.0
 
 
-def chart(title: str, lines: Sequence[Line], unit: str = "") -> Html:
+def charts(found: Sequence[tuple[str, Sequence[Line], str]]) -> Html:
+    """Return the figures of several metrics: title, curves and unit of each. Keys that all share are told once."""
+    names = {tuple(line.label for line in lines if line.drawn) for _title, lines, _unit in found}
+    shared = len(names) == 1 and len(found) > 1
+    figures = [chart(title, lines, unit, keyed=not shared) for title, lines, unit in found]
+    most = max((lines for _title, lines, _unit in found), key=restless)
+    keys = legend([line for line in most if line.drawn]) if shared else ""
+    return join([keys, tag("div", *figures, class_="charts")])
+
+
+def restless(lines: Sequence[Line]) -> bool:
+    """Whether curves jump to and fro, so that their last value says little: their medians are drawn over them."""
+    return bool(lines and lines[0].medians)
+
+
+def middle(lines: Sequence[Line]) -> float:
+    """Return where curves end that jump to and fro: the median of the ends of their medians."""
+    return statistics.median(line.medians[-1][1] for line in lines if line.medians)
+
+
+def chart(title: str, lines: Sequence[Line], unit: str = "", keyed: bool = True) -> Html:
     """Return a figure with the curves of one metric, and a table that says the same; nothing if there is no number.
 
-    Its width is from the first report to the last.
+    Its width is from the first report to the last. `keyed`: which line is whose is told below it.
     """
     shown = [line for line in lines if line.drawn]
     if not shown:
@@ -71,20 +101,21 @@ def chart(title: str, lines: Sequence[Line], unit: str = "") -> Html:
     values = [value for line in shown for _at, value in line.drawn]
     moments = [at for line in lines for at, _value in line.points]
     scale = Scale(ticks_of(min(values), max(values)), min(moments), max(moments))
-    last = shown[0].drawn[-1][1]
+    main, of = shown[0].drawn[-1][1], f"last of {shown[0].label}" if len(shown) > 1 else "last"
+    if restless(shown):
+        main, of = middle(shown), "at the end, smoothed"
     reach = f"{number(min(values))} to {number(max(values))}"
-    of = f" of {shown[0].label}" if len(shown) > 1 else ""
     odd = sum(len(line.points) - len(line.drawn) for line in lines)
     return tag(
         "figure",
         tag(
             "figcaption",
             tag("span", title, class_="name"),
-            tag("span", number(last), tag("small", f" {unit}") if unit else "", class_="last"),
-            tag("span", f"last{of}; {reach}", class_="reach"),
+            tag("span", number(main), tag("small", f" {unit}") if unit else "", class_="last"),
+            tag("span", f"{of}; {reach}", class_="reach"),
         ),
-        plot(title, f"{title}: last{of} {number(last)}, from {reach}, in {span(scale.seconds)}", shown, lines, scale),
-        legend(shown),
+        plot(title, f"{title}: {of} {number(main)}, from {reach}, in {span(scale.seconds)}", shown, lines, scale),
+        legend(shown) if keyed else "",
         tag("p", "✕ ", f"{odd:,} reported values were no number", class_="warn") if odd else "",
         folded("The numbers", values_table(title, shown, scale)),
         class_="chart",
@@ -94,48 +125,75 @@ def chart(title: str, lines: Sequence[Line], unit: str = "") -> Html:
 def plot(title: str, said: str, shown: Sequence[Line], lines: Sequence[Line], scale: Scale) -> Html:
     """Return the picture of curves. `said`: what it shows, for those who do not see it; `lines`: with odd values."""
     curves = band(shown, scale) if len(shown) > LINES_MOST else [
-        curve(place, line, scale, max(60, COLUMNS // len(shown))) for place, line in enumerate(shown)
+        part
+        for place, line in enumerate(shown)
+        for part in curve(place, line, scale, max(60, COLUMNS // len(shown)))
     ]  # fmt: skip
+    curves.sort(key=lambda part: FAINT not in part)  # below all others
     inner = tag(
         "svg", *curves, x=0, y=TOP, width="100%", height=DEEP, viewBox=f"0 0 {WIDE} {DEEP}", preserveAspectRatio="none",
         overflow="visible",
     )  # fmt: skip
-    return tag(
+    field = tag(
         "svg",
         tag("title", title),
         tag("desc", said),
-        *(
-            tag("line", x1=0, x2="100%", y1=y, y2=y, class_="grid")
-            for tick in scale.ticks
-            for y in [scale.y(tick) + TOP]
-        ),
+        *(tag("line", x1=0, x2="100%", y1=y, y2=y, class_="grid") for y in (scale.y(at) + TOP for at in scale.ticks)),
         inner,
-        *(tag("text", number(tick), x=0, y=scale.y(tick) + TOP - 3, class_="tick") for tick in scale.ticks),
         *ends(shown, scale),
         *odd_marks(lines, scale),
-        *time_axis(scale, TOP + DEEP + 16),
+        *time_axis(scale.first, scale.last, TOP + DEEP + 17),
         role="img",
         aria_label=said,
         width="100%",
         height=TOP + DEEP + FOOT,
-        class_="plot",
     )
+    return tag("div", values_axis(scale), field, class_="plot")
 
 
-def time_axis(scale: Scale, y: float) -> Iterable[Html]:
-    """Yield the times below a picture: start, middle and end."""
-    for part, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        at = scale.first + scale.seconds * part
-        yield tag("text", span(at) if at else "0 s", x=f"{part:.0%}", y=y, text_anchor=anchor, class_="tick")
+def values_axis(scale: Scale) -> Html:
+    """Return the values at the left of a picture, in a picture of its own: no curve goes through them."""
+    names = [number(tick) for tick in scale.ticks]
+    wide = math.ceil(LETTER * max(map(len, names))) + 10
+    texts = (
+        tag("text", name, x=wide - 8, y=round(scale.y(tick) + TOP + 4, 1), text_anchor="end", class_="tick")
+        for name, tick in zip(names, scale.ticks, strict=True)
+    )
+    return tag("svg", *texts, width=wide, height=TOP + DEEP + FOOT, aria_hidden="true", focusable="false")
 
 
-def curve(place: int, line: Line, scale: Scale, columns: int) -> Html:
-    """Return one curve, the n-th of its chart."""
-    points = [(scale.x(at), scale.y(value)) for at, value in thinned(line.drawn, scale, columns)]
-    path = "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
-    path += f"L{points[0][0]:g} {points[0][1]:g}" if len(points) == 1 else ""
-    said = f"{line.label}: {number(line.drawn[0][1])} to {number(line.drawn[-1][1])}"
-    return tag("path", tag("title", said), d=path, class_=f"line l{place}", vector_effect="non-scaling-stroke")
+def curve(place: int, line: Line, scale: Scale, columns: int) -> list[Html]:
+    """Return one curve, the n-th of its chart: where it jumps to and fro, faint, and its medians over that."""
+    smooth = line.medians
+    said = tag("title", f"{line.label}: {number(line.drawn[0][1])} to {number(line.drawn[-1][1])}")
+    strong = path_of(smooth or thinned(line.drawn, scale, columns), scale)
+    found = [tag("path", said, d=strong, class_=f"line l{place}", vector_effect="non-scaling-stroke")]
+    if smooth:
+        faint = path_of(thinned(line.drawn, scale, columns), scale)
+        found.append(tag("path", d=faint, class_=f"{FAINT} l{place}", vector_effect="non-scaling-stroke"))
+    return found
+
+
+def path_of(points: Points, scale: Scale) -> str:
+    """Return a line through points; one alone is a dot."""
+    spots = [(scale.x(at), scale.y(value)) for at, value in points]
+    spots += spots if len(spots) == 1 else []
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in spots)
+
+
+def smoothed(points: Points) -> Points:
+    """Return medians of points in groups of equal size, from their first moment to their last; nothing if calm.
+
+    A curve is not calm if all its ways up and down together are more than RESTLESS times as long as its reach.
+    """
+    values = [value for _at, value in points]
+    ways = sum(abs(after - before) for before, after in pairwise(values))
+    if len(points) < 3 * GROUPS or ways <= RESTLESS * (max(values) - min(values)):
+        return ()
+    bounds = [len(points) * place // GROUPS for place in range(GROUPS + 1)]
+    groups = [points[first:last] for first, last in pairwise(bounds)]
+    found = [(group[len(group) // 2][0], statistics.median(value for _at, value in group)) for group in groups]
+    return ((points[0][0], found[0][1]), *found, (points[-1][0], found[-1][1]))
 
 
 def thinned(points: Points, scale: Scale, columns: int) -> Points:
@@ -170,22 +228,26 @@ def band(lines: Sequence[Line], scale: Scale) -> list[Html]:
 def ends(lines: Sequence[Line], scale: Scale) -> Iterable[Html]:
     """Yield a dot at the end of each curve."""
     for place, line in enumerate(lines if len(lines) <= LINES_MOST else ()):
-        at, value = line.drawn[-1]
+        at, value = (line.medians or line.drawn)[-1]
         yield tag("circle", cx=f"{scale.x(at) / WIDE:.2%}", cy=scale.y(value) + TOP, r=3.5, class_=f"dot l{place}")
 
 
 def odd_marks(lines: Sequence[Line], scale: Scale) -> Iterable[Html]:
     """Yield a cross at the top where a curve first was no number."""
+    found: dict[int, list[str]] = {}  # by places that are so far apart that crosses do not overlap on a phone
     for line in lines[:LINES_MOST]:
         at = next((at for at, value in line.points if not math.isfinite(value)), None)
         if at is not None:
-            said = tag("title", f"{line.label}: no number at {span(at)}")
-            yield tag("text", said, "✕", x=f"{scale.x(at) / WIDE:.2%}", y=11, text_anchor="middle", class_="odd")
+            found.setdefault(round(scale.x(at) / WIDE * CROSSES), []).append(f"{line.label}: no number at {span(at)}")
+    for place, texts in found.items():
+        said = tag("title", "; ".join(texts))
+        anchor = {0: "start", CROSSES: "end"}.get(place, "middle")
+        yield tag("text", said, "✕", x=f"{place / CROSSES:.2%}", y=11, text_anchor=anchor, class_="odd")
 
 
 def legend(lines: Sequence[Line]) -> Html:
-    """Return which line is whose; nothing for one alone."""
-    if len(lines) == 1:
+    """Return which line is whose; nothing for one alone that is drawn as it is."""
+    if len(lines) == 1 and not lines[0].medians:
         return Html("")
     if len(lines) > LINES_MOST:
         return tag("p", f"the line: median of {len(lines)} ranks; the area: from the least to the most", class_="keys")
@@ -194,6 +256,8 @@ def legend(lines: Sequence[Line]) -> Html:
         stroke = tag("line", x1=1, x2=27, y1=6, y2=6, class_=f"line l{place}")
         swatch = tag("svg", stroke, width=28, height=12, aria_hidden="true")
         keys.append(tag("li", swatch, line.label))
+    if any(line.medians for line in lines):
+        keys.append(tag("li", "faint: each report; line: medians"))
     return tag("ul", *keys, class_="keys")
 
 

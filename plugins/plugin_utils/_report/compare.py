@@ -9,12 +9,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from .charts import LINES_MOST, Line, chart
-from .markup import Html, code, folded, join, number, span, table, tag
+from .charts import LINES_MOST, Line, charts
+from .markup import Html, code, folded, join, span, table, tag
 from .page import PAGE_BYTES, fitting, page
 from .reading import PROGRESS
 from .run import Run
-from .sections import CHARTS_MOST, UNITS, digest, label, rank_of_name, section
+from .sections import CHARTS_MOST, UNITS, digest, drawable, label, rank_of_name, section, value_of
 from .verdict import verdict_of
 
 
@@ -53,16 +53,15 @@ def outcome_table(runs: Sequence[Run]) -> Html:
         {name for run in runs for name in run.metrics} - set(PROGRESS), key=lambda name: (rank_of_name(name), name)
     )
     names = names[:6]
+    heads = [label(name) + (f", {UNITS[name]}" if name in UNITS else "") for name in names]
     rows = []
     for run in runs:
-        values = [run.metrics.get(name, "") for name in names]
         state = tag("span", f"{verdict_of(run).mark} {run.state or 'unknown'}", class_=f"state {run.state}")
         took = span(run.seconds) if run.seconds is not None else ""
-        shown = [number(value) if isinstance(value, float) else value for value in values]
-        rows.append([code(run.job_id), state, took, str(run.world_size or ""), *shown])
-    return table(
-        ["run", "state", "took", "ranks", *map(label, names)], rows, "the runs and what became of them", "runs"
-    )
+        rows.append(
+            [code(run.job_id), state, took, str(run.world_size or ""), *(value_of(run, name) for name in names)]
+        )
+    return table(["run", "state", "took", "ranks", *heads], rows, "the runs and what became of them", "runs")
 
 
 def differences(runs: Sequence[Run]) -> Html:
@@ -78,17 +77,14 @@ def differences(runs: Sequence[Run]) -> Html:
 
 
 def curves_over(runs: Sequence[Run]) -> Html:
-    """Return curves with one line for each run: the median of its ranks, each from its own start."""
+    """Return curves with one line for each run: the median of its ranks, each from its own first report."""
     names = sorted(
         {name for run in runs for name in run.series} - set(PROGRESS), key=lambda name: (rank_of_name(name), name)
     )
-    charts = [
-        figure
-        for name in names[: 2 * CHARTS_MOST]
-        if (figure := chart(label(name), lines_of(runs, name), UNITS.get(name, "")))
-    ][:CHARTS_MOST]
+    found = [(label(name), lines, UNITS.get(name, "")) for name in names if drawable(lines := lines_of(runs, name))]
     more = f"Only the first {LINES_MOST} runs have curves." if len(runs) > LINES_MOST else ""
-    return section("Curves", tag("div", *charts, class_="charts"), tag("p", more)) if charts else Html("")
+    said = tag("p", "The time is since the first report of each run.", class_="facts")
+    return section("Curves", charts(found[:CHARTS_MOST]), said, tag("p", more), class_="whole") if found else Html("")
 
 
 def lines_of(runs: Sequence[Run], name: str) -> list[Line]:
@@ -99,10 +95,15 @@ def lines_of(runs: Sequence[Run], name: str) -> list[Line]:
         if len(ranks) == 1:
             points = next(iter(ranks.values()))
         else:
-            points = medians([point for rows in ranks.values() for point in rows], run.start, run.end)
+            points = medians([point for rows in ranks.values() for point in rows], first_report(run), run.end)
         if points:
-            found.append(Line(run.job_id, tuple((at - run.start, value) for at, value in points)))
+            found.append(Line(run.job_id, tuple((at - first_report(run), value) for at, value in points)))
     return found
+
+
+def first_report(run: Run) -> float:
+    """Return when the first rank reported: until then runs differ in what they wait for, and not in how they train."""
+    return min(points[0][0] for ranks in run.series.values() for points in ranks.values() if points)
 
 
 def medians(points: list[tuple[float, float]], start: float, end: float) -> tuple[tuple[float, float], ...]:

@@ -116,6 +116,17 @@ def read_lines(path: Path, most: int) -> tuple[str, ...]:
     return tuple(text_of(line) for line in data.decode(errors="replace").splitlines()[:most])
 
 
+def read_end(path: Path, most: int) -> str:
+    """Return the last so many bytes of a text, whole lines of it; nothing if it cannot be read."""
+    try:
+        with open(open_file(str(path)), "rb") as file:
+            left_out = max(0, os.fstat(file.fileno()).st_size - most)
+            data = os.pread(file.fileno(), most, left_out)
+    except OSError:
+        return ""
+    return (data.partition(b"\n")[2] if left_out else data).decode(errors="replace")
+
+
 def sampled_rows(path: Path) -> tuple[Iterator[Fields], bool]:
     """Return the rows of a file of JSON lines, and whether they are only some: of a large file, evenly spread pieces.
 

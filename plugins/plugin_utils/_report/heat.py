@@ -65,6 +65,17 @@ def slowest(links: Links, median: float) -> Html:
     return tag("ol", *(tag("li", text) for text in words))
 
 
+def slow_links(links: Links) -> str:
+    """Return how many links are slow, and which is the slowest, in a sentence; nothing if none is."""
+    median = statistics.median(link.mbit for link in links.pairs)
+    found = [link for link in links.pairs if slow(link, median)]
+    if not found:
+        return ""
+    worst = min(found, key=lambda link: link.mbit)
+    which = f"the slowest is {worst.source} to {worst.target} with {speed(worst.mbit)}"
+    return f"{len(found)} of {len(links.pairs)} links are less than half as fast as the median: {which}."
+
+
 def speed(mbit: float) -> str:
     """Return "9.4 Gbit/s", "940 Mbit/s"."""
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"

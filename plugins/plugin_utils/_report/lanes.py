@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import signal_name
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
+from .axis import time_axis
 from .markup import Html, count, ranks_named, span, tag
 from .run import RankRun, Run
 
 HIGH = 18  # pixels of a lane
 SIGNS = {"succeeded": "✓", "failed": "✕", "ended": "■", "saved": "◆", "silent": "○"}  # by the state of a rank
-EVENTS_MOST = 24  # of the end that are told one by one
+NAME_MOST = 24  # letters of a name that is written on one line
+EVENTS_MOST = 6  # of ranks that are told one by one
+LEFTOVERS_MOST = 24
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Lane:
     bars: tuple[Bar, ...]
     what: str = ""
     heading: bool = False  # of the lanes below
+    node: bool = False  # a node whose ranks have no lanes
     picture: Html | None = None  # in place of bars
 
 
@@ -59,24 +63,16 @@ def lanes_table(lanes: Iterable[Lane], start: float, seconds: float, caption: st
     rows = [
         tag(
             "tr",
-            tag("th", lane.who, scope="row"),
+            tag("th", lane.who, scope="row", class_="long" if len(lane.who) > NAME_MOST else None),
             tag("td", lane.picture or strip(lane.bars, start, seconds), class_="strip"),
             tag("td", lane.what, class_="what"),
-            class_="heading" if lane.heading else None,
+            class_="heading" if lane.heading else "node" if lane.node else None,
         )
         for lane in lanes
     ]
-    ruler = tag(
-        "tr",
-        tag("td"),
-        tag(
-            "td",
-            *(tag("span", span(at) if at else "0 s") for at in (after, after + seconds / 2, after + seconds)),
-            class_="ruler",
-        ),
-        tag("td"),
-        aria_hidden="true",
-    )
+    moments = time_axis(after, after + seconds, 17)
+    axis = tag("svg", *moments, width="100%", height=20, aria_hidden="true", focusable="false")
+    ruler = tag("tr", tag("td"), tag("td", axis, class_="strip"), tag("td"), class_="ruler", aria_hidden="true")
     return tag("table", tag("caption", caption, class_="unseen"), tag("tbody", *rows, ruler), class_="lanes")
 
 
@@ -104,7 +100,6 @@ def hatch(name: str, path: str) -> Html:
 
 PATTERNS = {
     "failed": "M-1 1L1 -1M0 6L6 0M5 7L7 5",
-    "ended": "M3 0V6",
     "saved": "M0 3H6",
     "silent": "M1 1L5 5M5 1L1 5",
 }
@@ -158,16 +153,20 @@ def rank_lane(row: RankRun, end: float) -> Lane:
 
 
 def node_lane(host: str, rows: Sequence[RankRun], end: float, facts: str, alone: bool) -> Lane:
-    """Return the lane of a node. `alone`: its ranks have no lanes of their own, so it has a bar for each state."""
+    """Return the lane of a node. `alone`: its ranks have no lanes of their own, so it has a bar for each state.
+
+    `facts`: what the node is.
+    """
     states = {state: [row for row in rows if row.state == state] for state in dict.fromkeys(row.state for row in rows)}
-    what = ", ".join(f"{len(found)} {state or 'unknown'}" for state, found in states.items())
+    what = ", ".join(f"{SIGNS.get(state, '?')} {len(found)} {state or 'unknown'}" for state, found in states.items())
     bars = []
     for state, found in states.items() if alone else ():
         begins = [row.began for row in found if row.began is not None]
         if begins:
             until = max(end if row.ended is None else row.ended for row in found)
             bars.append(Bar(min(begins), until, state or "silent", f"{host}: {len(found)} {state}"))
-    return Lane(host, tuple(bars), what if alone else facts, heading=not alone)
+    words = " · ".join(filter(None, (what, facts))) if alone else facts
+    return Lane(host, tuple(bars), words, heading=not alone, node=alone)
 
 
 def how_it_ended(row: RankRun, cause: str) -> str:
@@ -175,7 +174,7 @@ def how_it_ended(row: RankRun, cause: str) -> str:
     status = f"exit status {row.rc}" if row.rc is not None else "no exit status"
     left = f"died of {signal_name(row.signal)}" if row.signal else status
     if row.state == "ended":
-        return f"was ended with the job: {left}"
+        return f"ended with the job: {left}"
     if row.state == "failed":
         return f"failed: {cause or left}"
     return {"succeeded": "succeeded", "saved": "saved its work: exit status 75"}.get(row.state, "left no record")
@@ -197,10 +196,20 @@ def ending(run: Run) -> list[Event]:
     ]
     if len(events) > EVENTS_MOST:
         events = together(run, events)
-    for left in run.leftovers[:EVENTS_MOST]:
+    for left in run.leftovers[:LEFTOVERS_MOST]:
         how = f"was ended by {left.ended}" if left.ended else "could not be ended"
         events.append(Event(None, "■", f"a leftover on {left.host}", f"pid {left.pid} {left.command}: {how}"))
-    return sorted(events, key=lambda event: (event.at is None, event.at or 0.0))
+    events.sort(key=lambda event: (event.at is None, event.at or 0.0))
+    return [*before_the_ranks(run), *events]
+
+
+def before_the_ranks(run: Run) -> list[Event]:
+    """Return what ended the ranks and is none of them: a lost node, or job_timeout. Its moment is not noted."""
+    if run.state == "lost" and run.failure and run.failure.cause:
+        return [Event(None, "!", "the job", f"was lost: {run.failure.cause}", first=True)]
+    if run.state == "timed_out" and run.job_timeout:
+        return [Event(None, "!", "the job", f"had its job_timeout of {span(run.job_timeout)}", first=True)]
+    return []
 
 
 def together(run: Run, events: Sequence[Event]) -> list[Event]:

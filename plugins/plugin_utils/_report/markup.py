@@ -93,6 +93,13 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def brief(seconds: float) -> str:
+    """Return a length of time in a cell of a table: as span(), but "33 ms", and "0" for what is less than 0.5 ms."""
+    if seconds >= 1:
+        return span(seconds)
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "0"
+
+
 def clock(moment: float) -> str:
     """Return a moment as "2026-11-26 00:31:05 UTC"."""
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TypedDict
@@ -24,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
 
 from .files import Fields, Unreadable, finite, read_json, read_lines, sampled_rows, text_of
 from .run import Failure, Known, Leftover, Link, Links, NodeRun, Note, Points, RankRun, Reason, Run, Waiting
+from .stacks import last_stacks
 from .taken import figures_of, findings_of, taken_of
 
 RANKS_MOST = 4096  # whose records are read
@@ -76,11 +77,21 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         findings=findings_of(result),
         links=links_of(proof, {row.host for row in ranks}, {node.network for node in nodes}),
         missing=tuple(missing),
-        diagnosis=read_lines(run_dir / DIAGNOSIS / TEXT_FILE, LINES_MOST),
+        diagnosis=diagnosis_of(run_dir, result, ranks),
         attempts=attempts_of(run_dir),
         **planned(plan, result),
         **started_with(plan, result),
     )
+
+
+def diagnosis_of(run_dir: Path, result: Fields, ranks: Iterable[RankRun]) -> tuple[str, ...]:
+    """Return the lines of the last look at a job; of one that job_timeout ended first, what its ranks wrote then."""
+    found = read_lines(run_dir / DIAGNOSIS / TEXT_FILE, LINES_MOST)
+    failure = failure_of(result.of("first_failure"))
+    if found or result.text("state", 20) != "timed_out" or failure is None:
+        return found
+    stacks = last_stacks(run_dir, [row.rank for row in ranks])[:LINES_MOST]
+    return (failure.cause, *stacks) if stacks else ()
 
 
 def look(run_dir: Path, name: str, missing: list[str]) -> Fields:

@@ -9,15 +9,16 @@ A new section is a function here and a row in SECTIONS. Where nothing is recorde
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import size
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
-from .charts import Line, chart
-from .heat import heat_map
+from .charts import Line, charts, middle, restless
+from .heat import heat_map, slow_links
 from .lanes import SIGNS, Lane, ending, epochs_lane, events_list, job_lane, lanes_table, node_lane, rank_lane
-from .markup import Html, clock, code, count, folded, join, number, ranks_named, span, table, tag
+from .markup import Html, brief, clock, code, count, folded, join, number, ranks_named, safe, span, table, tag
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
 from .taken import taken
@@ -35,9 +36,12 @@ NAMES = {
 UNITS = {"step_ms": "ms", "busbw_gbps": "GB/s", "algbw_gbps": "GB/s", "step_time": "s"}  # that a name does not say
 LANES_MOST = 40  # ranks that have a lane of their own; of more, each node has one
 NODES_MOST = 64  # lanes of nodes
+UNIT = re.compile(r"(?<=\d) (?=(s|min|h|d)\b)")  # the space before one: no line ends there
 WAITING = ("came last", "cost the others", "waited")
 ROWS_MOST = 200  # of the table of ranks
 TILES_MOST = 6
+LINE_MOST = 200  # letters of the last line of a rank
+SHARES = (0.05, 0.2, 0.5, 0.75)  # of a rank's time at which the ground of its cell changes
 
 
 def head(run: Run) -> Html:
@@ -49,12 +53,19 @@ def head(run: Run) -> Html:
     return tag(
         "header",
         tag("p", "torchfleet", tag("span", run.job_id), class_="job"),
-        tag("h1", icon(verdict.mark), tag("span", verdict.sentence)),
+        tag("h1", icon(verdict.mark), tag("span", Html(UNIT.sub("&nbsp;", safe(verdict.sentence))))),
         tag("blockquote", code(evidence)) if evidence else "",
         tag("div", tag("p", verdict.next_step), *commands, class_="next"),
-        *(tag("p", f"! {note.text}", class_="warn") for note in run.notes),
+        *(tag("p", f"! {text}", class_="warn") for text in remarks(run)),
         class_="verdict",
     )
+
+
+def remarks(run: Run) -> list[str]:
+    """Return what one should know besides the verdict: who kept the others waiting, slow links, notes of the result."""
+    slow = f"{run.slow[:1].upper()}{run.slow[1:]}." if run.slow else ""
+    found = (slow, slow_links(run.links) if run.links else "", *(note.text for note in run.notes))
+    return [text for text in found if text]
 
 
 def icon(mark: str) -> Html:
@@ -69,10 +80,7 @@ def figures(run: Run) -> Html:
     where = count(len(run.hosts), "node") if len(run.hosts) != 1 else f"on {run.hosts[0]}"
     tiles += [("ranks", f"{run.world_size}")] if run.world_size else []
     names = sorted(set(run.metrics) - set(PROGRESS), key=lambda name: (rank_of_name(name), name))
-    for name in names[:TILES_MOST]:
-        value = run.metrics[name]
-        shown = number(value) if isinstance(value, float) else value
-        tiles.append((label(name), f"{shown} {UNITS.get(name, '')}".strip()))
+    tiles += [(label(name), f"{value_of(run, name)} {UNITS.get(name, '')}".strip()) for name in names[:TILES_MOST]]
     if not tiles:
         return Html("")
     cells = [tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles]
@@ -82,7 +90,15 @@ def figures(run: Run) -> Html:
         where,
         clock(run.began) if run.began else "",
     ]
-    return tag("section", tag("dl", *cells, class_="tiles"), tag("p", " · ".join(filter(None, words)), class_="facts"))
+    facts = tag("p", " · ".join(filter(None, words)), class_="facts")
+    return tag("section", tag("dl", *cells, class_="tiles"), facts, class_="whole")
+
+
+def value_of(run: Run, name: str) -> str:
+    """Return the last value of a metric; of one that jumps to and fro where its medians end; empty if there is none."""
+    lines = lines_of(run, name)
+    value = middle(lines) if restless(lines) else run.metrics.get(name, "")
+    return number(value) if isinstance(value, float) else value
 
 
 def rank_of_name(name: str) -> int:
@@ -98,36 +114,39 @@ def label(name: str) -> str:
 def curves(run: Run) -> Html:
     """Return the curves of what ranks reported."""
     names = sorted(set(run.series) - set(PROGRESS), key=lambda name: (rank_of_name(name), name))
-    charts = [figure for name in names if (figure := curve_of(run, name))]
-    if not charts:
+    found = [(name, lines) for name in names if (lines := lines_of(run, name)) and drawable(lines)]
+    if not found:
         return Html("")
-    more = len(charts) - CHARTS_MOST
+    figures_of_names = charts([(label(name), lines, UNITS.get(name, "")) for name, lines in found[:CHARTS_MOST]])
+    more = len(found) - CHARTS_MOST
     left = f"{count(more, 'more metric')}: see metrics.jsonl. " if more > 0 else ""
     left += "Of very many reports some were read, evenly spread." if run.sampled else ""
-    return section("Curves", tag("div", *charts[:CHARTS_MOST], class_="charts"), tag("p", left) if left else "")
+    return section("Curves", figures_of_names, tag("p", left) if left else "", class_="whole")
 
 
-def curve_of(run: Run, name: str) -> Html:
-    """Return the curves of one metric, one for each rank; nothing where each rank reported it once."""
-    lines = [
+def lines_of(run: Run, name: str) -> list[Line]:
+    """Return the curves of one metric, one for each rank that reported it."""
+    return [
         Line(f"rank {rank}", tuple((at - run.start, value) for at, value in points))
-        for rank, points in run.series[name].items()
+        for rank, points in run.series.get(name, {}).items()
     ]
-    if max((len(line.points) for line in lines), default=0) < 2:
-        return Html("")
-    return chart(label(name), lines, UNITS.get(name, ""))
+
+
+def drawable(lines: Sequence[Line]) -> bool:
+    """Whether there is more than one report of any rank, and a number in them."""
+    return any(len(line.points) > 1 for line in lines) and any(line.drawn for line in lines)
 
 
 def timeline(run: Run) -> Html:
     """Return when the job, its nodes and its ranks ran, by the head's clock."""
     if all(row.began is None for row in run.ranks):
         return Html("")
-    facts = {node.name: facts_of(node) for node in run.nodes}
+    facts = {node.name: facts_of(node, run.nodes) for node in run.nodes}
     lanes = [job_lane(run), *filter(None, [epochs_lane(run)])]
-    alone = len(run.ranks) > LANES_MOST
     hosts = by_host(run.ranks)
     shown = sorted(hosts, key=lambda host: all(row.state == "succeeded" for row in hosts[host]))[:NODES_MOST]
     for host in [host for host in hosts if host in shown]:
+        alone = len(run.ranks) > LANES_MOST or len({row.state for row in hosts[host]}) < 2 < len(run.ranks)
         lanes.append(node_lane(host, hosts[host], run.end, facts.get(host, ""), alone))
         lanes += [] if alone else [rank_lane(row, run.end) for row in hosts[host]]
     left = len(hosts) - len(shown)
@@ -147,11 +166,15 @@ def by_host(ranks: Sequence[RankRun]) -> dict[str, list[RankRun]]:
     return found
 
 
-def facts_of(node: NodeRun) -> str:
-    """Return what a node is, in a line."""
-    gpus = [count(amount, f"{vendor} GPU") for vendor, amount in node.gpus.items()]
-    words = [count(node.cores, "core") if node.cores else "", *gpus, node.nic, node.address]
-    return " · ".join(filter(None, words))
+def facts_of(node: NodeRun, nodes: Sequence[NodeRun]) -> str:
+    """Return what a node is, in a line: its address, and what is not the same on all nodes, which "Versions" tells."""
+    of: tuple[Callable[[NodeRun], str], ...] = (
+        lambda row: count(row.cores, "core") if row.cores else "",
+        lambda row: ", ".join(count(amount, f"{vendor} GPU") for vendor, amount in row.gpus.items()),
+        lambda row: row.nic,
+    )
+    words = [what(node) for what in of if len(set(map(what, nodes))) > 1]
+    return " · ".join(filter(None, (*words, node.address)))
 
 
 def clocks(nodes: Sequence[NodeRun]) -> str:
@@ -163,7 +186,7 @@ def clocks(nodes: Sequence[NodeRun]) -> str:
     off = {node.name: node.clock_offset or 0.0 for node in nodes}
     worst = max(off, key=lambda name: abs(off[name]))
     side = "ahead" if off[worst] > 0 else "behind"
-    most = f"; the largest correction is {worst}'s, {abs(off[worst]):.3f} s {side}" if off[worst] else ""
+    most = f"; the largest correction is {worst}'s, {brief(abs(off[worst]))} {side}" if abs(off[worst]) >= 0.001 else ""
     return f"Times are by the head's clock{most}."
 
 
@@ -215,24 +238,28 @@ def rank_table(run: Run) -> Html:
             *([str(row.cpus or "")] if cpus else []),
             *([span(row.cpu_seconds) if row.cpu_seconds is not None else ""] if used else []),
             *([size(row.peak_bytes) if row.peak_bytes else ""] if used else []),
-            *(waiting_cells(row, run.collectives) if waiting else ()),
-            code(row.last_line) if row.last_line else "",
+            *(waiting_cells(row, run) if waiting else ()),
+            code(row.last_line[:LINE_MOST] + "…" * (len(row.last_line) > LINE_MOST)) if row.last_line else "",
         ]
         for row in shown
     ]
     left = len(rows) - len(shown)
     more = tag("p", f"{count(left, 'more rank')}: result.json has them all") if left else ""
-    slow = tag("p", run.slow[:1].upper() + run.slow[1:] + ".") if run.slow else ""
-    return section("Ranks", slow, table(heads, cells, "the ranks of the job", "ranks"), more)
+    return section("Ranks", table(heads, cells, "the ranks of the job", "ranks"), more, class_="whole")
 
 
-def waiting_cells(row: RankRun, collectives: int) -> tuple[str, str, str]:
-    """Return how often a rank came last to a collective, what that cost the others, and how long it waited itself."""
+def waiting_cells(row: RankRun, run: Run) -> tuple[str, str, str]:
+    """Return how often a rank came last to a collective, what that cost the others, and how long it waited itself.
+
+    Where somebody kept the others waiting, what cost them most stands out.
+    """
     found = row.waiting
-    if found is None or not collectives:
+    if found is None or not run.collectives:
         return "", "", ""
-    often = f"{100 * found.last / collectives:.0f} %" + (f", by {span(found.late)}" if found.last else "")
-    return often, span(found.cost), span(found.waited)
+    often = f"{100 * found.last / run.collectives:.0f} %" + (f", by {brief(found.late)}" if found.last else "")
+    cells = often, brief(found.cost), brief(found.waited)
+    worst = run.slow and found.cost == max(other.waiting.cost for other in run.ranks if other.waiting)
+    return (tag("b", cells[0], class_="warn"), tag("b", cells[1], class_="warn"), cells[2]) if worst else cells
 
 
 def budget(run: Run) -> Html:
@@ -241,10 +268,18 @@ def budget(run: Run) -> Html:
     if not parts:
         return Html("")
     rows = list(run.budget.items())[:ROWS_MOST]
-    cells = [[str(rank), *(f"{100 * shares[part]:.0f} %" for part in parts)] for rank, shares in rows]
-    heads = ["rank", *(part.replace("_", ", ") for part in parts)]
+    hosts = {row.rank: row.host for row in run.ranks}
+    cells = [[str(rank), hosts.get(rank, ""), *(share(shares[part]) for part in parts)] for rank, shares in rows]
+    heads = ["rank", "node", *(part.replace("_", ", ") for part in parts)]
     said = "Sampled while PyTorch's profiler recorded; profile/ has its traces."
-    return section("Time", table(heads, cells, "what ranks spent their time on"), tag("p", said, class_="facts"))
+    shown = table(heads, cells, "what ranks spent their time on", "shares")
+    return section("Time", shown, tag("p", said, class_="facts"))
+
+
+def share(part: float) -> Html:
+    """Return a share in percent, on a ground that is the stronger the larger it is; a dot for nothing."""
+    step = sum(part >= least for least in SHARES)
+    return tag("span", f"{100 * part:.0f} %" if part >= 0.005 else "·", class_=f"share s{step}")
 
 
 def exit_of(row: RankRun) -> str:
@@ -347,12 +382,12 @@ def missing(run: Run) -> Html:
     return section("Not here", tag("ul", *(tag("li", code(text)) for text in run.missing)))
 
 
-def section(title: str, *inside: str) -> Html:
-    """Return a part of the page with its title."""
-    return tag("section", tag("h2", title), *inside)
+def section(title: str, *inside: str, class_: str | None = None) -> Html:
+    """Return a part of the page with its title. `class_`: "whole" for one that takes the width of a wall."""
+    return tag("section", tag("h2", title), *inside, class_=class_)
 
 
 SECTIONS: tuple[Section, ...] = (
-    figures, missing, attempts, curves, timeline, how_it_ended, diagnosis, taken, rank_table, budget, links, versions,
+    figures, missing, attempts, curves, diagnosis, timeline, how_it_ended, taken, rank_table, budget, links, versions,
     command,
 )  # fmt: skip

@@ -21,13 +21,14 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_
     mean,
     most,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import gbit, size
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import size
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_series import narrowed
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import finding_lines
 
+from .axis import moment
 from .files import Fields, Unreadable, read_json, text_of
 from .lanes import Lane, lanes_table
-from .markup import Html, count, span, tag
+from .markup import Html, count, tag
 from .run import Run, Taken
 
 NODES_MOST = 16  # that have lanes
@@ -82,11 +83,13 @@ def taken(run: Run) -> Html:
     if not lanes:
         return tag("section", tag("h2", "What the ranks took"), *notes) if notes else Html("")
     left = len(known) - len(shown)
+    steps = dict.fromkeys(moment(round(narrowed(row.usage, points)["bucket"], 2)) for row in shown)
     return tag(
         "section",
         tag("h2", "What the ranks took"),
         *notes,
         lanes_table(lanes, run.start, run.end - run.start, "what the ranks took of their nodes over time"),
+        tag("p", f"A point is the mean of {' or '.join(steps)}, the area from the least to the most.", class_="facts"),
         tag("p", f"{count(left, 'more node')}: usage.json has them all") if left else "",
     )
 
@@ -99,11 +102,11 @@ def lanes_of(host: str, usage: NodeUsage, run: Run) -> list[Lane]:
     cores = limits.get("cpu") or float(usage["cores"])
     memory = limits.get("memory")
     way = "sent" if carrier and carrier.sends else "received"
-    rate = f" of {gbit(carrier.rate)}" if carrier and carrier.rate else ""
+    rate = f" of {bits(carrier.rate)}" if carrier and carrier.rate else ""
     rows: list[tuple[str, Series | None, float | None, Callable[[float], str], str]] = [
         ("CPU", series.get("cpu"), cores, lambda value: f"{value:.2g}", f" of {count(round(cores), 'core')}"),
         ("memory", series.get("memory"), memory, size, f" of {size(memory)}" if memory else ""),
-        (carrier.name if carrier else "", carrier.series if carrier else None, None, gbit, f"{rate} Gbit/s {way}"),
+        (f"{carrier.name} {way}" if carrier else "", carrier.series if carrier else None, None, bits, rate),
         ("swap", series.get("swap") if most(series.get("swap")) else None, None, size, " a second"),
         (count(len(gpus), "GPU"), average(gpus), 1.0, lambda value: f"{value:.0%}", ""),
     ]
@@ -112,7 +115,14 @@ def lanes_of(host: str, usage: NodeUsage, run: Run) -> list[Lane]:
         if found is not None and most(found) is not None:
             said = f"{show(mean(found) or 0.0)}, peak {show(most(found) or 0.0)}{of}"
             lanes.append(Lane(name, (), said, picture=sketch(f"{name} of {host}", found, usage, run, top)))
-    return [Lane(host, (), f"in steps of {span(usage['bucket'])}", heading=True), *lanes] if lanes else []
+    return [Lane(host, (), heading=True), *lanes] if lanes else []
+
+
+def bits(rate: float) -> str:
+    """Return bytes/s as "9.1 Gbit/s", "450 kbit/s"."""
+    amount = rate * 8
+    prefix, one = next((row for row in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if amount >= row[1]), ("", 1.0))
+    return f"{amount / one:.3g} {prefix}bit/s"
 
 
 def average(rows: Sequence[Series]) -> Series | None:
@@ -138,8 +148,8 @@ def sketch(title: str, series: Series, usage: NodeUsage, run: Run, top: float | 
     highest = max(top or 0.0, most(series) or 0.0) or 1.0
 
     def at(place: int, value: float) -> str:
-        moment = usage["began"] + (place + 0.5) * usage["bucket"] - run.start
-        x = WIDE * min(1.0, max(0.0, moment / seconds)) if seconds > 0 else 0.0
+        when = usage["began"] + (place + 0.5) * usage["bucket"] - run.start
+        x = WIDE * min(1.0, max(0.0, when / seconds)) if seconds > 0 else 0.0
         return f"{x:.0f} {(HIGH - 2) * (1 - value / highest) + 1:.1f}"
 
     rows = zip(series["least"], series["mean"], series["most"], strict=False)
@@ -153,6 +163,7 @@ def sketch(title: str, series: Series, usage: NodeUsage, run: Run, top: float | 
     line = [at(place, middle) for place, _low, middle, _high in known]
     return tag(
         "svg",
+        tag("path", d=f"M0 {HIGH - 1}H{WIDE}", class_="grid", vector_effect="non-scaling-stroke"),
         tag("path", d="M" + "L".join([*upper, *lower]) + "Z", class_="band"),
         tag("path", tag("title", title), d="M" + "L".join([*line, line[-1]]), class_="line l0 thin",
             vector_effect="non-scaling-stroke"),

@@ -65,8 +65,15 @@ def succeeded(run: Run) -> Verdict:
         sentence = f"{every} succeeded{took(run)}, but each ran alone: they never met."
         step = "Use the backend that the job was started with: it is in TORCHFLEET_BACKEND. See docs/frameworks.md."
         return Verdict("!", sentence, step)
-    step = "Nothing is left to do. Compare it with another run:"
-    return Verdict(MARKS["succeeded"], f"{every} succeeded{took(run)}.", step, (compare(run.job_id),))
+    step, command = "Nothing is left to do. Compare it with another run:", compare(run.job_id)
+    if run.slow and not run.budget:
+        step, command = (
+            "See what the rank does that kept the others waiting:",
+            "ansible-playbook train.yml ... -e profile=10s",
+        )
+    elif run.slow:
+        step = "Look below at what the ranks spent their time on. Then compare the next run with this one:"
+    return Verdict(MARKS["succeeded"], f"{every} succeeded{took(run)}.", step, (command,))
 
 
 def compare(job_id: str) -> str:
