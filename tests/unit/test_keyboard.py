@@ -107,6 +107,20 @@ def test_enter_is_noticed_once_and_taken_back_at_the_end(shell: Callable[..., Sh
     assert front.left() == "" and opened() == before
 
 
+def test_each_of_two_jobs_of_one_terminal_notices_it(shell: Callable[..., Shell]) -> None:
+    """Nothing is read before a job is over, and that one takes nothing from the other but what both have noticed."""
+    front = shell("front")
+    ends, stays = Keyboard(front.job), Keyboard(front.job)
+    front.type("\n")
+    assert ends.pressed() and stays.pressed()
+    ends.close()
+    assert not stays.pressed()
+    front.type("\n")
+    assert stays.pressed()
+    stays.close()
+    assert front.left() == ""
+
+
 def test_what_is_typed_for_the_next_program_stays(shell: Callable[..., Shell]) -> None:
     """A line looks too, but only Enter alone is taken back, and only if nothing else waits."""
     front = shell("front")
