@@ -19,6 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explana
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.keyboard import Keyboard
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.screen import Screen, columns
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_bytes
@@ -40,6 +41,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_lis
     place_of,
     told_row,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.key_look import KeyLook
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import (
     parse_every,
     parse_job_id,
@@ -52,12 +54,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_dir
     noted_every,
     noted_limits,
     noted_run,
+    run_dir_of,
     unwritable_message,
     written_alone,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import take_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, summary, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.watches import Watches
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import (
     MeasuredResult,
@@ -181,13 +185,13 @@ class ActionModule(Action):
         screen = Screen()
         hosts = [host for _rank, host in planned]
         view = View(screen.write, hosts, screen.is_terminal(), screen.width, news_of(job_id))
-        collects = watched_by(view.say)
-        show = collects.seeing(view.show if what == "attach" else ignore)
+        watches = Watches([watched_by(view.say), *([] if what == "cancel" else [self.keys(job_id, view, stop)])])
+        show = watches.seeing(view.show if what == "attach" else ignore)
         try:
             end = CANCELLED_BY_USER if what == "cancel" else None
-            outcome = session.follow(job_id, planned, show, stop, end, collects.tick)
+            outcome = session.follow(job_id, planned, show, stop, end, watches.tick)
         finally:
-            collects.close()
+            watches.close()
             view.close()
         run_dir, missing = self.bring(session, stop, job_id)
         told: MeasuredResult = (
@@ -229,6 +233,17 @@ class ActionModule(Action):
             return watch
 
         return watched_by
+
+    def keys(self, job_id: str, view: View, stop: StopWatch) -> KeyLook:
+        """Return what looks at a followed job when Enter is pressed."""
+        run_dir = run_dir_of(job_id, self.given["runs_dir"])
+
+        def connect() -> Session:
+            return Session(self.head, self.ssh)
+
+        keys = KeyLook(job_id, run_dir, Keyboard(stop.parent), connect, view.say, view.terminal)
+        keys.begin_at_once()
+        return keys
 
     def bring(self, session: Session, stop: StopWatch, job_id: str) -> tuple[str, list[str]]:
         """Fetch the files of a job that this controller started; return where they are, and what is missing."""

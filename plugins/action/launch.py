@@ -71,7 +71,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
     rest,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.collect_watch import CollectWatch, Watches
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.containers import with_containers
@@ -79,7 +78,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_se
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment_tasks import environment_to_make
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.hang_watch import HangWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import (
     detached_line,
     news_of,
@@ -97,6 +95,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.stand_ins import NoStandIn, seats_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import Facts, Turn
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.watches import Watches, watches_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
     check_in_place,
     code_digest,
@@ -308,7 +307,7 @@ class ActionModule(Action):
         warnings = [f"warning: {warning}" for warning in (*plan.warnings, *command.warnings)]
         for line in [*warnings, opening(plan), *filter(None, [plan.shipped, "" if plan.lacking else plan.data])]:
             view.say(line)
-        watches = self.watches(session, plan, request, view)
+        watches = self.watches(session, plan, request, view, stop)
         try:
             rule = request.restart_rule if request.max_restarts else None
             queue = (request.queue, request.queue_timeout)
@@ -328,18 +327,10 @@ class ActionModule(Action):
             return {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir}
         return self.bring(session, plan, outcome, request, stop, screen, view)
 
-    def watches(self, session: Session, plan: LaunchPlan, request: Request, view: View) -> Watches:
+    def watches(self, session: Session, plan: LaunchPlan, request: Request, view: View, stop: StopWatch) -> Watches:
         """Return what looks at the job, and collects from it, while it is followed. Each has a session of its own."""
-        ssh, run_dir = ssh_words(self._connection, session.head, request.lease), Path(plan.run_dir)
-        placement = [(place.rank, place.host) for place in plan.placement]
-
-        def connect() -> Session:
-            return Session(session.head, ssh)
-
-        limits = (request.fetch_limit, request.collect_limits)
-        every = None if request.detach else plan.collect_every
-        collects = CollectWatch(plan.job_id, run_dir, placement, limits, every, connect, view.say)
-        return Watches(HangWatch(plan.job_id, run_dir, request.hang_look, connect, view.say), collects)
+        ssh = ssh_words(self._connection, session.head, request.lease)
+        return watches_of(plan, request, lambda: Session(session.head, ssh), view, stop.parent)
 
     def bring(
         self,

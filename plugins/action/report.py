@@ -16,7 +16,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_exports
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import REPORT
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.choice import find_runs, parse_patterns
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, sentence
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.comparable import obstacles
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import cautions, comparison, sentence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.run import Run
@@ -34,7 +35,7 @@ class ActionModule(Action):
     options_are_typed = True
 
     def act(self, given: Result, variables: Result) -> Result:
-        """Return changed, reports, and comparison if there are several."""
+        """Return changed, reports, and comparison and not_comparable if there are several."""
         found = find_runs(given["runs_dir"], parse_patterns(given["runs"]))
         exports = parse_exports(given["export"])
         proof = Path(given["verify_report"]).expanduser().absolute()
@@ -53,7 +54,8 @@ class ActionModule(Action):
                 display.display(f"  {place}")
         if len(runs) > 1:
             write(together, comparison(runs))
-            display.display(f"{sentence(runs)}\n  {together}")
+            answer["not_comparable"] = [obstacle.code for obstacle in obstacles(runs)]
+            display.display("\n".join([sentence(runs), *cautions(runs), f"  {together}"]))
         return answer
 
 

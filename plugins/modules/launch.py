@@ -92,7 +92,8 @@ options:
     description:
       - Seconds in which nothing comes from the job (no output or report that is shown), after which its ranks are
         looked at. If they neither write nor all compute, and some rank keeps the others waiting, a warning names it.
-        The job goes on. V(0) is never. M(torchfleet.cluster.look) looks at any time.
+        The job goes on. V(0) is never. M(torchfleet.cluster.look) looks at any time, and so does Enter on the
+        terminal in which the playbook runs.
     type: float
     default: 60
   hang_end:

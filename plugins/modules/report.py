@@ -79,4 +79,14 @@ comparison:
   returned: if there are several runs
   type: str
   sample: /home/me/torchfleet/reports/runs.html
+not_comparable:
+  description:
+    - Why these runs cannot be compared, as codes; none if they can. The page and the terminal say what differs.
+    - V(state), not all of them succeeded. V(program) and V(ranks), they ran different programs, or had different
+      numbers of ranks. V(format), they computed in different number formats. V(silent), some reported nothing.
+      V(metrics), they reported values of different names.
+  returned: if there are several runs, not in check mode
+  type: list
+  elements: str
+  sample: [ranks]
 """

@@ -17,6 +17,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from tests.driver import SCRIPTS, wait_until
 from tests.integration.fleet import Fleet, Started
+from tests.integration.terminal import Terminal
 
 SCRIPT = SCRIPTS / "hangs.py"
 ROWS = SCRIPT.read_text().splitlines()
@@ -153,11 +154,17 @@ distributed_c10d.all_reduce()
 """
 
 
-def waiter(fleet: Fleet) -> str:
-    """Return a program of two ranks that hangs without PyTorch: rank 1 sleeps, the other waits for it."""
+def play_pytorch(fleet: Fleet, all_reduce: str) -> None:
+    """Write a module that looks like PyTorch's, with an all_reduce: PyTorch itself needs some seconds to start."""
     library = fleet.root / "site-packages" / "torch" / "distributed"
     library.mkdir(parents=True)
-    (library / "distributed_c10d.py").write_text("import time\n\ndef all_reduce():\n    time.sleep(600)\n")
+    text = f"import os\nimport time\n\ndef all_reduce():\n    {all_reduce}\n"
+    (library / "distributed_c10d.py").write_text(text)
+
+
+def waiter(fleet: Fleet) -> str:
+    """Return a program of two ranks that hangs without PyTorch: rank 1 sleeps, the other waits for it."""
+    play_pytorch(fleet, "time.sleep(600)")
     (fleet.root / "waiter.py").write_text(WAITER)
     return str(fleet.root / "waiter.py")
 
@@ -204,6 +211,48 @@ def test_a_job_that_hangs_is_looked_at_before_a_person_ends_it(fleet: Fleet, num
     assert job.result["state"] == "cancelled" and job.result["first_failure"] is None
     assert job.result["notes"] == [{"code": "hung", "text": f"it hung: {RANK_1_SLEEPS}"}]
     assert RANK_1_SLEEPS in (job.run_dir / "diagnosis" / "look.txt").read_text()
+
+
+GOES_ON = """
+import os, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "site-packages", "torch", "distributed"))
+import distributed_c10d
+print("up", flush=True)
+while os.environ["RANK"] == "1" and not os.path.exists(sys.argv[1]):
+    time.sleep(0.1)
+distributed_c10d.all_reduce()
+"""
+
+
+def test_enter_on_the_terminal_looks_at_once_and_the_job_goes_on(fleet: Fleet) -> None:
+    """Ansible's worker has another session, and its stdin is /dev/null: what is typed reaches it all the same."""
+    go_on, inventory = fleet.root / "go on", fleet.root / "three.yml"
+    play_pytorch(fleet, f"while not os.path.exists({str(go_on)!r}): time.sleep(0.1)")
+    inventory.write_text(THREE)
+    (fleet.root / "goes_on.py").write_text(GOES_ON)
+    given = {"workload": str(fleet.root / "goes_on.py"), "workload_args": [str(go_on)], "np": 3, "hang_look": 0}
+    said = f"{ASLEEP} goes_on.py:7 in <module>; ranks 0,2 wait for it in all_reduce at goes_on.py:8"
+    terminals = [Terminal(fleet, "-i", str(inventory), **given)]
+    try:
+        for rank in range(3):
+            terminals[0].started.wait_for_output(rank, "up")
+        terminals.append(Terminal(fleet, playbook="playbooks/jobs.yml", do="attach"))
+        for terminal in terminals:
+            terminal.shows("Enter shows what the ranks do")
+            terminal.type("\n")
+            terminal.shows("looking at job typed ...")
+            terminal.shows(f"job typed: {said} ranks 0,2: <module> goes_on.py:8 > all_reduce distributed_c10d.py:")
+            terminal.shows(f"evidence: {terminal.started.run_dir / 'diagnosis'}")
+        assert said in (terminals[0].started.run_dir / "diagnosis" / "look.txt").read_text()
+        go_on.touch()
+        for terminal in terminals:
+            assert terminal.started.process.wait(60) == 0
+            assert terminal.text.count(b"Enter shows") == terminal.text.count(b"looking at job typed") == 1
+        assert terminals[0].started.result["state"] == "succeeded"
+    finally:
+        for terminal in terminals:
+            terminal.started.process.kill()
+            terminal.started.process.wait()
 
 
 @pytest.mark.parametrize(

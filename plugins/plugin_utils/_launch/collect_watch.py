@@ -26,7 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_nam
 
 from .brought_home import BroughtHome, Fault, within_room
 from .connection import HeadLost
-from .hang_watch import HangWatch, begun, leave_off
+from .hang_watch import begun, leave_off
 from .run_directory import is_fetched, written_alone
 from .session import Session
 
@@ -155,24 +155,3 @@ class CollectWatch:
         """Leave off: the job is over, and its files are fetched as a whole."""
         self.closed = True
         leave_off(self.thread, self.session)
-
-
-class Watches:
-    """Both that watch a job while it is followed."""
-
-    def __init__(self, hangs: HangWatch, collects: CollectWatch) -> None:
-        self.hangs, self.collects = hangs, collects
-
-    def seeing(self, show: Callable[[Shown], None]) -> Callable[[Shown], None]:
-        """Return what shows frames, and lets both see them."""
-        return self.collects.seeing(self.hangs.seeing(show))
-
-    def tick(self) -> None:
-        """Let both do what it is time for. Returns at once."""
-        self.hangs.tick()
-        self.collects.tick()
-
-    def close(self) -> None:
-        """Leave off: the job is over."""
-        self.hangs.close()
-        self.collects.close()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Several runs over each other: what differed first, then their curves."""
+"""Several runs over each other: whether they can be compared, what differed, then their curves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from .charts import LINES_MOST, Line, charts
+from .comparable import obstacles
 from .markup import Html, code, folded, join, span, table, tag
 from .page import PAGE_BYTES, fitting, page
 from .reading import PROGRESS
@@ -20,8 +21,10 @@ from .verdict import verdict_of
 
 def comparison(runs: Sequence[Run]) -> str:
     """Return the page that lays runs over each other."""
+    warnings = [tag("p", f"! {text}", class_="warn") for text in cautions(runs)]
+    title = tag("h1", tag("span", sentence(runs)))
     parts = [
-        tag("header", tag("p", "torchfleet", class_="job"), tag("h1", tag("span", sentence(runs))), class_="verdict"),
+        tag("header", tag("p", "torchfleet", class_="job"), title, *warnings, class_="verdict"),
         section("Runs", outcome_table(runs)),
         differences(runs),
         curves_over(runs),
@@ -37,6 +40,11 @@ def sentence(runs: Sequence[Run]) -> str:
         return f"{len(runs)} runs, planned alike: same program, versions, nodes and network."
     shown = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return f"{len(runs)} runs, which differ in {shown}."
+
+
+def cautions(runs: Sequence[Run]) -> list[str]:
+    """Return a line for each reason why these runs cannot be compared."""
+    return [f"Not comparable: {obstacle.text}" for obstacle in obstacles(runs)]
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
