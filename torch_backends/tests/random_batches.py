@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from torch_backends.tests.random_operations import (
     CPU,
-    LENGTH,
     TYPES,
     WINDOW,
     Asked,
@@ -23,10 +22,10 @@ from torch_backends.tests.random_operations import (
     Room,
     asked_by,
     elements_of,
+    fitting,
 )
 
 LONGEST = 400  # operations
-SPARE = 200_000  # elements that many small operations need: no large one takes them
 LATE = 1000  # of so many operations, a rank is late for one
 COLUMNS = 12  # random numbers of an operation
 
@@ -95,11 +94,8 @@ class Batch:
         ranks = len(groups[group])
         asked = asked_by(numbers, dtypes, ranks, kinds)
         at = self.ends.get((asked.dtype, asked.form), 0) + numbers[8] % 3
-        elements = elements_of(asked, ranks)
-        if at + elements > LENGTH - SPARE:
-            asked = asked._replace(count=asked.count % 65)
-            elements = elements_of(asked, ranks)
-        self.ends[asked.dtype, asked.form] = at + elements
+        asked = fitting(asked, ranks, at)
+        self.ends[asked.dtype, asked.form] = at + elements_of(asked, ranks)
         late = numbers[9] % len(groups[0]) if numbers[10] % LATE == 0 else -1
         return Planned(asked, group, at, late, numbers[11] / (1 << 30))
 

@@ -32,6 +32,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 OPS = {name: getattr(dist.ReduceOp, name) for name in REDUCTIONS}
 FORMS = ["whole", "gaps", "shared"]  # how tensors lie in memory: in one piece, every other element, shared by the ranks
 LENGTH = 1_000_000  # elements of one type and form that a batch has at most
+SPARE = 200_000  # of these, which no large operation takes: many small ones need them
 WINDOW = 64  # places at which the values of a batch may begin
 # Most elements of an operation, and how often that is, of 10,000: most often few, on both sides of where the way
 # through shared memory changes.
@@ -339,8 +340,15 @@ def asked_by(drawn: Sequence[int], dtypes: Sequence[torch.dtype], size: int, kin
     )
 
 
-def random_asked(chance: random.Random, size: int, kinds: Sequence[str]) -> Asked:
-    return asked_by([chance.getrandbits(30) for _number in range(7)], TYPES, size, kinds)
+def fitting(asked: Asked, size: int, used: int = 0) -> Asked:
+    """Return this, or the same with few elements if there is not so much room besides what is used."""
+    fits = used + elements_of(asked, size) <= LENGTH - SPARE
+    return asked if fits else asked._replace(count=asked.count % 65)
+
+
+def random_asked(chance: random.Random, size: int, kinds: Sequence[str] = NAMES) -> Asked:
+    """Return something that all ranks of a group may ask for. `kinds`: one of these."""
+    return fitting(asked_by([chance.getrandbits(30) for _number in range(7)], TYPES, size, kinds), size)
 
 
 def differs(one: Asked, other: Asked) -> bool:
@@ -360,7 +368,7 @@ def another(chance: random.Random, asked: Asked, size: int) -> Asked:
     while not differs(asked, other):
         what = chance.choice(["kind", "dtype", "count", "root", "reduction"])
         fresh = random_asked(chance, size, [name for name in KINDS if name != "message"])
-        other = asked._replace(**{what: getattr(fresh, what)})
+        other = fitting(asked._replace(**{what: getattr(fresh, what)}), size)
         if other.reduction not in offered(other.dtype):
             other = other._replace(reduction="SUM")
         if other.kind in IN_ONE_PIECE:
