@@ -65,12 +65,16 @@ def setup(tags: list[str], **given: object) -> None:
     called(Path(sys.executable).with_name("ansible-playbook"), *argv)
 
 
+def command(launcher: str, ranks: int, *argv: object) -> list[str]:
+    """Return how a Python program is started on so many ranks of a launcher."""
+    program, *options = LAUNCHERS[launcher]
+    return [str(word) for word in (HOME / program, *options, ranks, PYTHON, "-W", "ignore", *argv)]
+
+
 def start(launcher: str, ranks: int, *argv: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a Python program on so many ranks of a launcher, to its end."""
-    program, *options = LAUNCHERS[launcher]
-    words = [HOME / program, *options, ranks, PYTHON, "-W", "ignore", *argv]
     return subprocess.run(
-        [str(word) for word in words],
+        command(launcher, ranks, *argv),
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "", **environment},  # lines in one piece
         capture_output=True,
         text=True,
