@@ -63,8 +63,8 @@ help:
 	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
 	@echo 'make pictures     reports of runs on four lab nodes, judged in a browser (root; ten minutes); pictures: .cache/pictures'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
-	@echo 'make wheels       wheels of torch_backends for machines without a compiler, in wheels/ (root; some ten minutes)'
-	@echo 'make release      the collection, the source of torch_backends and their checksums, in release/'
+	@echo 'make wheels       wheels of torch_backends for machines without a compiler, in wheels/ (root; some hours for all)'
+	@echo 'make release      the collection, source and wheels of torch_backends, and their checksums, in release/'
 	@echo 'make clean        remove what was built here (not runs/ and not ~/.torchfleet)'
 
 train: setup
@@ -266,8 +266,8 @@ stress-backends: $(DEV_READY) setup
 sanitize-backends: $(DEV_READY)
 	$(call in_venv,python torch_backends/tests/sanitize/run.py)
 
-# Wheels of backends shm and mpi, compiled in a container of Debian 11, and a lab node that installs them: not part of
-# `make test`. WHEELS: which, instead of all, such as WHEELS='--torch 2.13.0 --python /usr/bin/python3.13'.
+# Wheels of backends shm and mpi, compiled in a container of Debian 11, and machines that install them: not part of
+# `make test`. WHEELS: which, instead of all, such as WHEELS='--torch 2.13.0 --python 3.13 --machine aarch64'.
 WHEELS :=
 wheels: $(DEV_READY)
 	$(call in_venv,PYTHONPATH=collections:. python torch_backends/wheels/make.py $(WHEELS))
@@ -276,17 +276,23 @@ wheels: $(DEV_READY)
 changelog: $(READY)
 	$(call in_venv,python docs/changelog.py)
 
-# Of what is committed, and nothing else. The version is that of galaxy.yml.
+# Of what is committed, and nothing else; wheels, if `make wheels` has built them of it. The version is that of galaxy.yml.
+# For each wheel, what is newer than it:
+CHANGED = find torch_backends/csrc torch_backends/src torch_backends/setup.py torch_backends/pyproject.toml \
+  -type f ! -name '*.pyc' -newer "$$wheel" -print -quit
 VERSION = $(shell sed -n 's/^version: //p' galaxy.yml)
 release: $(READY)
 	@changes=$$(git status --porcelain) && [ -z "$$changes" ] || \
 	  { echo "$$changes" >&2; echo 'release: the working tree has changes: commit them, or put them aside' >&2; exit 1; }
 	@left=$$(git ls-files 'changelogs/fragments/*.yml') && [ -z "$$left" ] || \
 	  { echo "$$left" >&2; echo 'release: CHANGELOG.md lacks these changes: type make changelog, and commit' >&2; exit 1; }
+	@for wheel in $(wildcard wheels/*.whl); do changed=$$($(CHANGED)) && [ -z "$$changed" ] || \
+	  { echo "release: $$changed is newer than $$wheel: type make wheels, or rm -r wheels" >&2; exit 1; }; done
 	rm -rf release && mkdir release
 	$(call in_venv,ansible-galaxy collection build --output-path release)
 	git archive --prefix=torch_backends-$(VERSION)/ --output=release/torch_backends-$(VERSION).tar.gz HEAD:torch_backends
-	cd release && sha256sum -- *.tar.gz >SHA256SUMS
+	$(if $(wildcard wheels/*.whl),cp wheels/*.whl release)
+	cd release && sha256sum -- $(if $(wildcard wheels/*.whl),*.whl) *.tar.gz >SHA256SUMS
 
 clean:
 	rm -rf release wheels .venv .cache .ansible .mypy_cache .ruff_cache .pytest_cache torchfleet-cluster-*.tar.gz

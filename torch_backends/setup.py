@@ -27,7 +27,9 @@ from setuptools.dist import Distribution
 VARIABLE = "TORCHFLEET_BACKENDS_MPI"  # prefixes of MPIs: include/ and lib/ are below each
 SHM_VARIABLE = "TORCHFLEET_BACKENDS_SHM"  # anything: backend shm is compiled
 ONECCL_VARIABLE = "TORCHFLEET_BACKENDS_CCL"  # anything: oneCCL is brought
-RANGE = "torch>=2.13,<2.15"  # of what is not compiled; what is compiled is for one release
+# Directories of Python's headers where CXX sees them, if it compiles for another Python or kind of machine.
+HEADERS_VARIABLE = "TORCHFLEET_BACKENDS_PYTHON"
+RANGE = "torch>=2.13,<2.16"  # of what is not compiled; what is compiled is for one release
 BINDINGS = "oneccl_bindings_for_pytorch"  # the name by which scripts import what brings backend ccl
 HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
@@ -74,6 +76,12 @@ def requirement() -> str:
     return f"torch=={torch_release()}" if is_compiled else RANGE
 
 
+def python_headers() -> list[str]:
+    """Return the directories of Python's headers."""
+    given = os.environ.get(HEADERS_VARIABLE, "")
+    return given.split(":") if given else [sysconfig.get_path("include")]
+
+
 def for_mpi(prefix: Path, into: Path, compiler: str) -> list[str]:
     """Return the command that builds the module for an MPI."""
     header = next((name for name in KINDS if (prefix / "include" / name).exists()), "")
@@ -87,7 +95,7 @@ def for_mpi(prefix: Path, into: Path, compiler: str) -> list[str]:
 def command(name: str, source: str, words: list[str], into: Path, compiler: str) -> list[str]:
     """Return the command that builds a module of this name."""
     home = torch_home()
-    includes = [home / "include", home / "include/torch/csrc/api/include", sysconfig.get_path("include")]
+    includes = [home / "include", home / "include/torch/csrc/api/include", *python_headers()]
     return [
         *(compiler, "-O3", "-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden"),
         *("-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"),
@@ -107,8 +115,9 @@ def compiled(into: Path) -> None:
         return
     if not shutil.which(compiler):
         sys.exit(f"error: there is no C++ compiler {compiler}: install g++ (Fedora, RHEL, SUSE: gcc-c++), or set CXX")
-    if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        where, package = sysconfig.get_path("include"), "libpython3-dev (Fedora, RHEL, SUSE: python3-devel)"
+    where = sysconfig.get_path("include")
+    if HEADERS_VARIABLE not in os.environ and not Path(where, "Python.h").exists():
+        package = "libpython3-dev (Fedora, RHEL, SUSE: python3-devel)"
         sys.exit(f"error: there is no Python.h in {where}: install {package}")
     with ThreadPoolExecutor() as pool:
         failures = [line for line in pool.map(failure, commands) if line]

@@ -171,13 +171,19 @@ def test_hangs_are_made_by_make_hangs_alone(nothing: Path) -> None:
     assert "tests/hangs" not in run(["make", "--dry-run", "test"], nothing).stdout
 
 
+def test_wheels_are_made_by_make_wheels_alone(nothing: Path) -> None:
+    assert what_make_runs("wheels").endswith("python -m pytest -q --durations=15 tests/manylinux")
+    assert "tests/manylinux" not in run(["make", "--dry-run", "test"], nothing).stdout
+
+
 @pytest.fixture
 def committed(nothing: Path) -> Path:
     """The same with what a release takes, committed."""
     for name in (".gitignore", "galaxy.yml", "README.md"):
         shutil.copy(REPO / name, nothing)
-    (nothing / "torch_backends").mkdir()
-    (nothing / "torch_backends/setup.py").touch()
+    for name in ("csrc/all.cpp", "src/__init__.py", "setup.py", "pyproject.toml"):
+        (nothing / "torch_backends" / name).parent.mkdir(parents=True, exist_ok=True)
+        (nothing / "torch_backends" / name).touch()
     who = ["-c", "user.name=me", "-c", "user.email=me@here.example"]
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "all"]):
         done = run(["git", *words], nothing)
@@ -196,6 +202,20 @@ def test_a_release_has_the_collection_the_backends_and_their_checksums(committed
     listed = run(["tar", "--list", "--file", committed / "release" / names[0]]).stdout.splitlines()
     assert f"torch_backends-{version[1]}/setup.py" in listed
     assert run(["make", "release"], committed).returncode == 0  # a second one, beside the first
+
+
+def test_a_release_has_the_wheels_that_were_built_of_it(committed: Path) -> None:
+    wheel = committed / "wheels/torchfleet_backends-1.whl"
+    wheel.parent.mkdir()
+    wheel.touch()
+    done = run(["make", "release"], committed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "torchfleet_backends-1.whl" in (committed / "release/SHA256SUMS").read_text()
+    source = committed / "torch_backends/csrc/all.cpp"
+    os.utime(source, (wheel.stat().st_mtime + 10,) * 2)
+    done = run(["make", "release"], committed)
+    assert done.returncode == 2
+    assert "release: torch_backends/csrc/all.cpp is newer than wheels/torchfleet_backends-1.whl" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["README.md", "new.yml"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,19 +12,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman imp
 from tests.driver import REPO
 from tests.lab.cluster import Cluster
 from tests.lab.lab import Lab
+from tests.manylinux.found import PROGRAM, WHEELS
 
-WHEELS = REPO / "wheels"
 RELEASE = "2.13.0"  # of PyTorch, which setup.yml installs
-PROGRAM = """
-import torch, torch.distributed as dist
-dist.init_process_group("shm")
-rank, size = dist.get_rank(), dist.get_world_size()
-for count in (3, 100_000, 5_000_000):
-    tensor = torch.full((count,), rank + 1.0)
-    dist.all_reduce(tensor)
-    assert (tensor == size * (size + 1) / 2).all()
-print(f"rank {rank} of {size}\\n", end="", flush=True)
-"""
+README = (REPO / "torch_backends/README.md").read_text()
 TOOLS = ("g++", "cc", "c++", "clang++", "mpirun", "mpiexec")
 
 
@@ -62,26 +52,22 @@ def compilers_and_mpis(node: Cluster) -> str:
     )
 
 
-def test_it_is_tagged_for_a_glibc_that_is_older_than_the_nodes(wheel: Path) -> None:
-    tags = wheel.stem.rpartition("-")[2].split(".")
-    versions = [tuple(map(int, tag.split("_")[1:3])) for tag in tags if tag.startswith("manylinux_")]
-    assert versions and max(versions) <= (2, 31)
+def as_documented() -> str:
+    """Return the commands of the README for a user who has nothing."""
+    (block,) = [text for text in README.split("```") if "$ python3 -m venv own" in text]
+    return "\n".join(line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ "))
 
 
-def test_pip_alone_makes_backend_shm_of_it(node: Cluster, wheel: Path) -> None:
+def test_the_commands_of_the_readme_are_enough(node: Cluster, wheel: Path) -> None:
+    """A virtual environment, one pip install, one torchrun; train.py says shm and imports nothing of ours."""
     assert compilers_and_mpis(node) == ""
     container = f"{node.lab.name}-n1"
-    podman("exec", container, "mkdir", "/wheels")
-    podman("cp", str(wheel), f"{container}:/wheels")
-    (node.root / "program.py").write_text(PROGRAM)
-    podman("cp", str(node.root / "program.py"), f"{container}:/wheels")
-    for line in (
-        "python3 -m venv /own",
-        f"/own/bin/python -m pip install --quiet --find-links /wheels torchfleet-backends torch=={RELEASE}",
-        "/own/bin/torchrun --standalone --nproc-per-node 2 /wheels/program.py",
-    ):
-        printed = node.lab.root("n1", *shlex.split(line), seconds=900)
-    assert sorted(printed.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    podman("exec", container, "mkdir", "-p", "/new/wheels")
+    podman("cp", str(wheel), f"{container}:/new/wheels")
+    podman("cp", str(PROGRAM), f"{container}:/new/train.py")
+    printed = node.lab.root("n1", "sh", "-ec", f"cd /new\n{as_documented()}", seconds=900)
+    assert {"rank 0 of 2", "rank 1 of 2"} <= set(printed.splitlines())
+    assert compilers_and_mpis(node) == ""
 
 
 def test_setup_brings_it_and_no_compiler(node: Cluster, wheel: Path) -> None:

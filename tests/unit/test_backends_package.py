@@ -228,3 +228,22 @@ def test_a_torch_that_was_built_with_mpi_keeps_its_own(monkeypatch: pytest.Monke
     load(SOURCE.with_name("_autoload.py")).autoload()
     assert (dist.distributed_c10d.ProcessGroupMPI == "torch's own") is own
     assert registered == ["torchfleet"]  # no oneCCL, no backend ccl
+
+
+def test_a_torch_that_asks_for_a_name_gets_it_listed(monkeypatch: pytest.MonkeyPatch, package: ModuleType) -> None:
+    """From 2.14 on, also where it was told to load no backend when it is imported. What is not compiled is refused."""
+    dist = SimpleNamespace(Backend=SimpleNamespace(_plugins={"OTHER": "theirs"}))
+    for name, found in {
+        "torch": SimpleNamespace(distributed=dist),
+        "torch.distributed": dist,
+        "torchfleet_backends": package,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, found)
+    ours = load(SOURCE.with_name("_autoload.py"))
+    monkeypatch.setattr(ours, "autoload", lambda: ours.PLUGINS.update(torchfleet="ours"))
+    ours.list_torchfleet()
+    assert dist.Backend._plugins == {"OTHER": "theirs", "TORCHFLEET": "ours"}
+    with pytest.raises(
+        package.BackendError, match="backend shm: this torchfleet-backends was built without it: install"
+    ):
+        ours.list_shm()

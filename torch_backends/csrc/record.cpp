@@ -49,7 +49,8 @@ const char* kept(const std::string& name) {
   std::lock_guard<std::mutex> lock(*mutex);
   std::string plain;  // in JSON as it is
   for (const char letter : name) {
-    plain += letter < ' ' || letter == '"' || letter == '\\' || letter == 127 ? '?' : letter;
+    const bool is_ascii = letter >= ' ' && static_cast<unsigned char>(letter) < 127;  // char has a sign, or none on Arm
+    plain += is_ascii && letter != '"' && letter != '\\' ? letter : '?';
   }
   return names->insert(plain).first->c_str();
 }

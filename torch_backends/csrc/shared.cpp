@@ -13,6 +13,9 @@
 
 #if defined(__x86_64__)
 #include <emmintrin.h>
+#define TORCHFLEET_HAS_STREAMING 1
+#else
+#define TORCHFLEET_HAS_STREAMING 0
 #endif
 
 #include <algorithm>
@@ -59,10 +62,11 @@ void copy(void* to, const void* from, int64_t bytes) {
 
 // Copies into memory that another rank reads. With non-temporal stores it bypasses this core's cache: a core that reads from
 // the cache of a core with another last level (another socket, another CCX of an EPYC) gets 1 to 4 GB/s, and from memory the
-// full bandwidth. Where ranks share the last level, ordinary stores are two to three times as fast.
-void hand(void* to, const void* from, int64_t bytes, bool streaming) {
+// full bandwidth. Where ranks share the last level, ordinary stores are two to three times as fast. Other machines than
+// x86-64 have ordinary stores only.
+void hand(void* to, const void* from, int64_t bytes, [[maybe_unused]] bool streaming) {
   int64_t done = 0;
-#if defined(__x86_64__)
+#if TORCHFLEET_HAS_STREAMING
   if (!streaming) {
     copy(to, from, bytes);
     return;
@@ -374,6 +378,9 @@ void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t
 }
 
 void Shared::choose_stores(int64_t bytes) {
+  if (!TORCHFLEET_HAS_STREAMING) {
+    return;
+  }
   const auto [ordinary, streaming] = seconds_per_byte_;
   streams_ = ordinary > 0 && streaming > 0 && streaming < ordinary;
   if (bytes >= kLong && ++long_ones_ % kMeasure == 0) {

@@ -5,6 +5,12 @@
 //
 // Each rank publishes the signature of its operation before it waits, and compares it with that of each rank that it waits
 // for. A rank that waits in vain, or whose operation fails, writes why into the memory: the others then fail too.
+//
+// Order of memory accesses, which Arm changes and x86-64 mostly does not: a rank writes, then publishes a mark (a store that
+// releases); who has read that mark (a load that acquires) sees what was written. A slot is written again only after marks
+// that its readers have published after their reads. Where a rank goes to sleep, both sides store one word and then load
+// another (publish: value, sleepers; await: sleepers, value): these four are sequentially consistent, so that one of the two
+// sees the other. Across processes the futex calls order nothing else.
 #pragma once
 
 #include "reduction.h"

@@ -1,10 +1,11 @@
 """Serves `init_process_group("mpi")`, `("shm")` and `("ccl")` of an unchanged script on the stock PyTorch wheel.
 
-PyTorch calls autoload() when it is imported (entry point group `torch.backends`). Nothing is loaded and no MPI begun
-before a script asks for a backend. "torchfleet", "shm" and "ccl" come by PyTorch's public way. The name "mpi" is
-torch's own: three names in the module distributed_c10d make it reach us, `ProcessGroupMPI`, the `is_mpi_available` that
-init_process_group() asks, and `_new_process_group_helper`, which knows the timeout of a group and its store; a test
-holds them for the version of torch that is pinned.
+PyTorch calls autoload() when it is imported (entry point group `torch.backends`). From 2.14 on it asks the group
+`torch.distributed.backends` for names that it does not list as plug-ins, also where TORCH_DEVICE_BACKEND_AUTOLOAD=0 has
+kept it from autoload(). Nothing is loaded and no MPI begun before a script asks for a backend. "torchfleet", "shm" and
+"ccl" come by PyTorch's public way. The name "mpi" is torch's own: three names in the module distributed_c10d make it
+reach us, `ProcessGroupMPI`, the `is_mpi_available` that init_process_group() asks, and `_new_process_group_helper`.
+It knows the timeout of a group and its store. A test holds them for the version of torch that is pinned.
 """
 
 from __future__ import annotations
@@ -150,3 +151,26 @@ def autoload() -> None:
         register(dist.Backend, "ccl", create, ["cpu"])
     c10d = dist.distributed_c10d
     c10d._new_process_group_helper = telling(c10d._new_process_group_helper, dist)
+
+
+def list_as_plugin(name: str) -> None:
+    """Have PyTorch list a backend of ours as a plug-in. BackendError if this package was built without it."""
+    import torch.distributed as dist
+
+    from torchfleet_backends import BackendError
+
+    if not PLUGINS:
+        autoload()
+    if name not in PLUGINS:
+        raise BackendError(f"backend {name}: this torchfleet-backends was built without it: install one that has it")
+    dist.Backend._plugins[name.upper()] = PLUGINS[name]
+
+
+def list_shm() -> None:
+    """Do it for backend shm."""
+    list_as_plugin("shm")
+
+
+def list_torchfleet() -> None:
+    """Do it for backend mpi by our own name."""
+    list_as_plugin("torchfleet")

@@ -1,0 +1,84 @@
+"""Each wheel in a container that has its Python, the stock PyTorch of its release, no compiler and no MPI."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.manylinux.found import PROGRAM, Wheel, extracted, found, image_with, run, run_emulated
+
+OLDEST = {"x86_64": (2, 31), "aarch64": (2, 31)}  # glibc of the machine that it is compiled on
+ALL = [*found("x86_64"), *found("aarch64")]
+
+
+def installed(wheel: Wheel, place: Path) -> Path:
+    """Return a directory with the wheel, PyTorch and all that they require, as pip finds them for that machine."""
+    kinds = ["manylinux1", "manylinux2010", "manylinux2014", *(f"manylinux_2_{minor}" for minor in range(5, 29))]
+    platforms = [word for kind in kinds for word in ("--platform", f"{kind}_{wheel.machine}")]
+    there = ["--only-binary", ":all:", "--python-version", wheel.python, *platforms]
+    pip, fetched, site = [sys.executable, "-I", "-m", "pip", "--quiet"], place / "fetched", place / "site"
+    subprocess.run([*pip, "download", "--no-cache-dir", *there, "--dest", str(fetched), str(wheel.path)], check=True)
+    # pip has just asked what they require of Python; install would compare that with the Python that runs it.
+    options = [*there, "--no-deps", "--ignore-requires-python", "--no-compile", "--target", str(site)]
+    subprocess.run([*pip, "install", *options, *map(str, fetched.glob("*.whl"))], check=True)
+    shutil.rmtree(fetched)  # some gigabytes
+    return site
+
+
+def test_there_are_wheels() -> None:
+    assert found("x86_64")
+
+
+@pytest.mark.parametrize("wheel", ALL, ids=[wheel.title for wheel in ALL])
+def test_its_name_and_metadata_say_what_it_is(wheel: Wheel) -> None:
+    with zipfile.ZipFile(wheel.path) as pack:
+        names = pack.namelist()
+        about = Parser().parsestr(pack.read(next(name for name in names if name.endswith("/METADATA"))).decode())
+        built_for = pack.read("torchfleet_backends/built_for.txt").decode().strip()
+    assert about["License-Expression"] == "BSD-3-Clause"
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert about["Requires-Dist"] == f"torch=={wheel.release}"
+    assert built_for == wheel.release
+    assert {f"torchfleet_backends/{name}.so" for name in ("_shm", "_abi", "_openmpi")} <= set(names)
+    kinds = [kind.removesuffix(f"_{wheel.machine}") for kind in wheel.platforms]
+    needed = [tuple(map(int, kind.split("_")[1:])) for kind in kinds if kind.startswith("manylinux_")]
+    assert needed and max(needed) <= OLDEST[wheel.machine]
+
+
+@pytest.mark.parametrize("wheel", found("x86_64"), ids=[wheel.title for wheel in found("x86_64")])
+def test_two_ranks_add_up(wheel: Wheel, tmp_path: Path) -> None:
+    site = installed(wheel, tmp_path)
+    torchrun = [f"python{wheel.python}", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # Whether PyTorch may look for backends when it is imported. If not, it finds ours by name, from 2.14 on.
+    allowed = ["1"] if wheel.release.startswith("2.13.") else ["1", "0"]
+    try:
+        for each in allowed:
+            given = [f"PYTHONPATH={site}", f"TORCH_DEVICE_BACKEND_AUTOLOAD={each}"]
+            printed = run(image_with(wheel.python), [site, PROGRAM], "env", *given, *torchrun, str(PROGRAM))
+            assert sorted(printed.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    finally:
+        shutil.rmtree(site)  # some gigabytes
+
+
+DEBIAN = {"3.11": "bookworm", "3.13": "trixie"}  # that has this Python
+
+
+@pytest.mark.parametrize("wheel", found("aarch64"), ids=[wheel.title for wheel in found("aarch64")])
+def test_two_emulated_ranks_add_up(wheel: Wheel, tmp_path: Path) -> None:
+    """QEMU runs the instructions of the other kind of machine. It does not reorder memory accesses as that one does."""
+    qemu = extracted(tmp_path / "qemu", "bookworm", "amd64", "qemu-user-static") / "usr/bin/qemu-aarch64-static"
+    root = extracted(tmp_path / "root", DEBIAN[wheel.python], "arm64", "python3")
+    site = installed(wheel, tmp_path)
+    python = ["-E", f"PYTHONPATH={site}", f"/usr/bin/python{wheel.python}"]
+    try:
+        printed = run_emulated(root, qemu, [site, PROGRAM], *python, str(PROGRAM), "2")
+    finally:
+        for place in (site, root, qemu.parents[2]):
+            shutil.rmtree(place)
+    assert sorted(printed.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
