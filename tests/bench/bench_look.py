@@ -2,8 +2,8 @@
 
 Lab nodes run one job of programs that sleep. With --pytorch it is a job of PyTorch over gloo, in which one rank sleeps
 and all others wait for it in all_reduce (tests/hangs/made.py); to import PyTorch 64 times takes minutes.
-playbooks/look.yml and `ansible -m ping` of the head take turns. A look that says something else than the truth ends it
-with an error; else nothing passes or fails.
+playbooks/look.yml and `ansible -m ping` of the head take turns. Nothing here passes or fails: it is told how many looks
+said the whole truth, for on a busy machine a rank may not answer in time.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def start(cluster: Cluster, hang: Hang, ranks: int, size: int) -> Job:
     return job
 
 
-def look(cluster: Cluster, job: Job, truth: str) -> float:
-    """Look at it; return the seconds. It ends here if the sentence is not the truth."""
+def look(cluster: Cluster, job_id: str, truth: str) -> tuple[float, bool]:
+    """Look at it; return the seconds, and whether it said the truth. If not, that is printed."""
     began = time.perf_counter()
-    words = ["playbooks/look.yml", "-e", f"job_id={job.job_id} runs_dir={cluster.runs}"]
+    words = ["playbooks/look.yml", "-e", f"job_id={job_id} runs_dir={cluster.runs}"]
     done = subprocess.run(
         ["ansible-playbook", "-i", str(cluster.inventory), *words],
         cwd=REPO, env=cluster.environment, capture_output=True, text=True, check=False,
@@ -87,8 +87,8 @@ def look(cluster: Cluster, job: Job, truth: str) -> float:
     took = time.perf_counter() - began
     said = " ".join((done.stdout + done.stderr).split())
     if truth not in said:
-        sys.exit(f"the look should have said {truth!r}: {said}")
-    return took
+        print(f"a look should have said {truth!r}: {said}")
+    return took, truth in said
 
 
 def measure(cluster: Cluster, given: argparse.Namespace) -> None:
@@ -96,11 +96,18 @@ def measure(cluster: Cluster, given: argparse.Namespace) -> None:
     size = given.nodes * given.ranks
     hang = collective(given.ranks, size) if given.pytorch else sleepers(cluster.root, given.nodes, size)
     job = start(cluster, hang, given.ranks, size)
-    looks, pings = [], []
-    for _round in range(given.rounds):
-        looks.append(look(cluster, job, hang.truth))
+    told(cluster, job.job_id, hang.truth, given.rounds)
+
+
+def told(cluster: Cluster, job_id: str, truth: str, rounds: int) -> None:
+    """Look so many times, and print what it takes."""
+    looks, pings, right = [], [], 0
+    for _round in range(rounds):
+        seconds, true = look(cluster, job_id, truth)
+        looks.append(seconds)
+        right += true
         pings.append(timed("ansible", "-i", str(cluster.inventory), "head", "-m", "ping"))
-    print(f"each of {len(looks)} looks said: {hang.truth}")
+    print(f"{right} of {rounds} looks said: {truth}")
     print(f"  playbooks/look.yml       {spread(looks)} s")
     print(f"  ansible head -m ping     {spread(pings)} s")
     print(f"  one without the other    {spread([a - b for a, b in zip(looks, pings, strict=True)])} s", flush=True)

@@ -161,7 +161,7 @@ class Job:
         if case.code != MISMATCH or not self.ended() or not path.exists():
             return None
         failure = json.loads(path.read_text())["first_failure"] or {}
-        said, rank = failure.get("cause", ""), failure.get("rank")
+        said, rank = failure.get("message", ""), failure.get("rank")
         ranks = [rank] if rank is not None else []
         return Cell(self.setup.name, case.name, REFUSED, "", ranks, said, 0, 0.0) if DIFFERENT in said else None
 
