@@ -31,7 +31,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-engines bench-backends stress-backends sanitize-backends wheels clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends stress-backends sanitize-backends wheels clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -57,6 +57,7 @@ help:
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'
 	@echo 'make bench-nodes  measure setup and proof of 2, 8 and 32 lab nodes'
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
+	@echo 'make bench-look   measure a look at a hung job of 64 ranks on four lab nodes'
 	@echo 'make bench-engines    measure what a container engine adds to a job of two lab nodes'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
 	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some hours)'
@@ -245,6 +246,9 @@ bench-nodes: $(DEV_READY)
 
 bench-launchers: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_launchers.py)
+
+bench-look: $(DEV_READY)
+	$(call in_venv,python tests/bench/bench_look.py)
 
 bench-engines: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_engines.py)

@@ -167,7 +167,7 @@ CASES = (
     Case(
         "does_not_leave",
         "hangs at exit: a thread that does not end",
-        ["{c} is", "{own_code}", "{O} are over, with exit status 0"],
+        ["{c} is at its end, but for a thread at {own_code}", "over, with exit status 0"],
         ends=True,
     ),
     Case(

@@ -1,7 +1,7 @@
 """Makes hangs of many kinds under each launcher and backend, and looks whether the right rank is named: `make hangs`.
 
-Usage: run.py [SETUP ...] [CASE ...]. Needs setup.yml with all MPIs and the backends mpi and ccl. What is found is in
-tests/hangs/found.json; `python tests/hangs/table.py` prints the table of docs/why-it-hangs.md.
+Usage: run.py [SETUP ...] [CASE ...]. Needs setup.yml with all MPIs and the backends mpi, shm and ccl. What is found
+is in tests/hangs/found.json; `python tests/hangs/table.py` prints the table of docs/why-it-hangs.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG, SLOW, Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG, MISMATCH, SLOW, Verdict
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged
@@ -33,6 +33,9 @@ START_SECONDS, SETTLE_SECONDS, LOOK_SECONDS, END_SECONDS = 120.0, 1.0, 60.0, 90.
 SOME = ("broadcasts", "receives", "groups_in_another_order", "does_not_leave", "never_comes")  # that end the job
 OTHERS_SECONDS = 600.0  # for an environment with packages of others to be made, and for a program of theirs to hang
 RIGHT, NOT_SURE, FALSE_NAME = "right", "not sure", "false name"
+REFUSED = "refused"  # no hang: the backend saw that ranks ask for different things, and the job failed with its error
+DIFFERENT = "the ranks do not ask for the same: "  # what its error says (torch_backends/csrc/signature.cpp)
+OUTCOMES = (RIGHT, NOT_SURE, FALSE_NAME, REFUSED)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ SETUPS = (
     Setup("intelmpi", "mpi", 0, whole=False),
     Setup("openmpi", "ccl", 1, whole=False),
     Setup("torchrun", "ccl", 2, whole=False),
+    Setup("torchrun", "shm", 0, whole=False),
 )
 
 
@@ -68,7 +72,7 @@ class Cell:
 
     setup: str
     case: str
-    outcome: str  # RIGHT, NOT_SURE, FALSE_NAME
+    outcome: str  # RIGHT, NOT_SURE, FALSE_NAME, REFUSED
     code: str
     ranks: Sequence[int]
     sentence: str
@@ -81,7 +85,7 @@ class Job:
 
     def __init__(self, root: Path, setup: Setup, cases: Sequence[Case]) -> None:
         self.setup, self.cases, self.size = setup, cases, cases[0].size
-        self.home, self.log = root / "home", root / "log"
+        self.home, self.log, self.runs = root / "home", root / "log", root / "runs"
         self.home.mkdir(exist_ok=True)
         for name in SHARED:
             if (INSTALLED / name).exists() and not (self.home / name).exists():
@@ -94,7 +98,7 @@ class Job:
         inventory.write_text(json.dumps({"all": {"children": groups, "vars": local}}))
         given: dict[str, Any] = {
             "torchfleet_home": str(self.home),
-            "runs_dir": str(root / "runs"),
+            "runs_dir": str(self.runs),
             "job_id": f"hang-{os.getpid()}-{time.monotonic_ns()}",
             "launcher": setup.launcher,
             "backend": setup.backend,
@@ -150,6 +154,24 @@ class Job:
         seconds = round(time.monotonic() - began, 1)
         outcome = judge_of(case, self.setup, found)
         return Cell(self.setup.name, case.name, outcome, found.code, found.ranks, found.sentence, looks, seconds)
+
+    def refused(self, case: Case) -> Cell | None:
+        """Return what is said where a backend refused what would hang; None if the job did not end by that."""
+        path = self.runs / self.id / "result.json"
+        if case.code != MISMATCH or not self.ended() or not path.exists():
+            return None
+        failure = json.loads(path.read_text())["first_failure"] or {}
+        said, rank = failure.get("message", ""), failure.get("rank")
+        ranks = [rank] if rank is not None else []
+        return Cell(self.setup.name, case.name, REFUSED, "", ranks, said, 0, 0.0) if DIFFERENT in said else None
+
+    def ended(self) -> bool:
+        """Whether the job ends by itself, as one does that a look no longer finds."""
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def release(self, case: Case) -> None:
         """Let the job go on."""
@@ -211,7 +233,11 @@ def cells_of(root: Path, setup: Setup, cases: Sequence[Case]) -> Iterator[Cell]:
                 if case is not row[-1]:
                     job.release(case)
         except (RuntimeError, InputError, OSError) as error:
-            print(f"{setup.name}: {error}", file=sys.stderr, flush=True)
+            refused = job.refused(row[-1])
+            if refused:
+                yield refused
+            else:
+                print(f"{setup.name}: {error}\n{job.log.read_text()}", file=sys.stderr, flush=True)
         finally:
             job.end()
 
@@ -229,9 +255,9 @@ def main() -> None:
                 kept = [row for row in kept if (row["setup"], row["case"]) != (cell.setup, cell.case)]
                 kept.append(asdict(cell))
                 FOUND.write_text(json.dumps(kept, indent=1) + "\n")
-    counts = {outcome: sum(row["outcome"] == outcome for row in kept) for outcome in (RIGHT, NOT_SURE, FALSE_NAME)}
+    counts = {outcome: sum(row["outcome"] == outcome for row in kept) for outcome in OUTCOMES}
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
-    sys.exit(counts[FALSE_NAME] > 0 or counts[RIGHT] < 0.98 * len(kept))
+    sys.exit(counts[FALSE_NAME] > 0 or counts[RIGHT] < 0.98 * (len(kept) - counts[REFUSED]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from tests.hangs.cases import CASES
-from tests.hangs.run import FALSE_NAME, FOUND, NOT_SURE, RIGHT, SETUPS
+from tests.hangs.run import FOUND, OUTCOMES, REFUSED, RIGHT, SETUPS
 
 
 def found() -> list[dict[str, Any]]:
@@ -18,8 +18,8 @@ def found() -> list[dict[str, Any]]:
 
 
 def sums(cells: list[dict[str, Any]]) -> dict[str, int]:
-    """Return how many cells are right, not sure, or name somebody who is not to blame."""
-    return {outcome: sum(cell["outcome"] == outcome for cell in cells) for outcome in (RIGHT, NOT_SURE, FALSE_NAME)}
+    """Return how many cells are right, not sure, name somebody who is not to blame, or did not hang."""
+    return {outcome: sum(cell["outcome"] == outcome for cell in cells) for outcome in OUTCOMES}
 
 
 def lines() -> list[str]:
@@ -32,8 +32,10 @@ def lines() -> list[str]:
         cells = [outcomes.get((setup.name, case.name), "") for setup in setups]
         rows.append(f"| {case.kind} | {' | '.join(cells)} |".replace("  ", " "))
     counts = sums(found())
-    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    return [*rows, "", f"{sum(counts.values())} hangs: {told}."]
+    refused = counts.pop(REFUSED)
+    others = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if outcome != RIGHT)
+    told = f"{counts[RIGHT]} of {sum(counts.values())} hangs are told right; {others}. No hang, but refused: {refused}."
+    return [*rows, "", told]
 
 
 if __name__ == "__main__":

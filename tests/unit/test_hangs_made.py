@@ -24,7 +24,8 @@ def test_the_page_has_the_table() -> None:
 def test_nearly_all_are_right_and_nobody_is_named_who_is_not_to_blame() -> None:
     counts = table.sums(table.found())
     assert counts[run.FALSE_NAME] == 0
-    assert sum(counts.values()) >= 60 and counts[run.RIGHT] >= 0.98 * sum(counts.values())
+    hangs = sum(counts.values()) - counts[run.REFUSED]
+    assert hangs >= 60 and counts[run.RIGHT] >= 0.98 * hangs
     assert len({cell["case"] for cell in table.found()}) >= 12
 
 
