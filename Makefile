@@ -59,7 +59,7 @@ help:
 	@echo 'make bench-launchers  measure every launcher on two lab nodes against the bare program'
 	@echo 'make bench-engines    measure what a container engine adds to a job of two lab nodes'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
-	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some hours)'
+	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some two hours)'
 	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
 	@echo 'make pictures     pictures of the reports of real runs, in .cache/pictures (installs a browser with apt; root)'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
