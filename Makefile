@@ -60,7 +60,7 @@ help:
 	@echo 'make bench-look   measure a look at a hung job of 64 ranks on four lab nodes'
 	@echo 'make bench-engines    measure what a container engine adds to a job of two lab nodes'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
-	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some hours)'
+	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some two hours)'
 	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
 	@echo 'make pictures     reports of runs on four lab nodes, judged in a browser (root; ten minutes); pictures: .cache/pictures'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'

@@ -4,6 +4,7 @@
 #include "coalesced.cpp"
 #include "devices.cpp"
 #include "direct.cpp"
+#include "mailbox.cpp"
 #include "memory.cpp"
 #include "message.cpp"
 #include "module.cpp"

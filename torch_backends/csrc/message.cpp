@@ -12,7 +12,7 @@ namespace torchfleet {
 
 Message::Message(Label label, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target,
                  std::vector<Request> requests, std::chrono::milliseconds timeout, std::string name,
-                 std::optional<Anybody> anybody)
+                 std::shared_ptr<Receive> receive)
     : Work(rank, label.type, label.title, std::vector<at::Tensor>{target}),
       comm_(comm),
       buffer_(std::move(buffer)),
@@ -20,33 +20,22 @@ Message::Message(Label label, int rank, MPI_Comm comm, at::Tensor buffer, at::Te
       requests_(std::move(requests)),
       timeout_(timeout),
       name_(std::move(name)),
-      anybody_(std::move(anybody)) {
+      receive_(std::move(receive)) {
   std::reverse(requests_.begin(), requests_.end());  // the first one is at the end
 }
 
 bool Message::take() {
-  if (!anybody_) {
+  if (!receive_) {
     return true;
   }
-  if (anybody_->before) {
-    std::unique_lock<std::mutex> lock(anybody_->before->mutex_, std::try_to_lock);
-    if (!lock || !(anybody_->before->completed_ || anybody_->before->take())) {
-      return false;
-    }
+  if (!receive_->mailbox->look(*receive_)) {
+    return false;
   }
-  anybody_->before.reset();
-  int flag = 0;
-  MPI_Message found;
-  MPI_Status status;
-  TORCHFLEET_MPI(MPI_Improbe(MPI_ANY_SOURCE, anybody_->tag, comm_, &flag, &found, &status));
-  if (flag != 0) {
-    source_ = status.MPI_SOURCE;
-    const Piece piece{source_, static_cast<char*>(buffer_.data_ptr()), static_cast<int64_t>(buffer_.nbytes())};
-    requests_ = post_found(comm_, piece, anybody_->tag, found);
-    std::reverse(requests_.begin(), requests_.end());
-    anybody_.reset();
-  }
-  return flag != 0;
+  source_ = receive_->piece.rank;
+  requests_ = std::move(receive_->requests);
+  std::reverse(requests_.begin(), requests_.end());
+  receive_.reset();
+  return true;
 }
 
 bool Message::are_requests_done() {
@@ -57,11 +46,10 @@ bool Message::are_requests_done() {
     if (flag == 0) {
       return false;
     }
-    const int64_t bytes = requests_.back().bytes;
+    const Request done = std::move(requests_.back());
     requests_.pop_back();
     if (!is_send()) {
-      source_ = status.MPI_SOURCE;
-      check_size(status, bytes);
+      check_size(status, done.bytes);
     }
   }
   return true;
@@ -88,6 +76,10 @@ bool Message::advance() {
 
 void Message::finish_here() {
   completed_ = true;
+  if (receive_) {  // it failed
+    receive_->mailbox->drop(*receive_);
+    receive_.reset();
+  }
   if (recordFunctionEndCallback_) {
     recordFunctionEndCallback_();
     recordFunctionEndCallback_ = nullptr;

@@ -1,30 +1,21 @@
 // A requested message: posted at once, so that two ranks can send to each other at the same time.
 #pragma once
 
-#include "transfer.h"
+#include "mailbox.h"
 #include "worker.h"
 
 #include <chrono>
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace torchfleet {
 
-class Message;
-
-// The state of a receive from any source. It is not posted: MPICH 5.0.2 over UCX loses such a receive if some ranks are on
-// this node and some are not. So receives of one tag are done in order, one after the other.
-struct Anybody {
-  int tag;
-  c10::intrusive_ptr<Message> before;  // the previous receive of this tag, or null
-};
-
 class Message : public c10d::Work {
  public:
   // `buffer` is the memory that MPI reads or writes; at the end it is copied into `target`, if that is another tensor.
+  // `requests`: of a send. `receive`: null of a send.
   Message(Label label, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target, std::vector<Request> requests,
-          std::chrono::milliseconds timeout, std::string name, std::optional<Anybody> anybody = std::nullopt);
+          std::chrono::milliseconds timeout, std::string name, std::shared_ptr<Receive> receive = nullptr);
 
   bool isCompleted() override;  // never waits for another thread that looks at it
   bool isSuccess() const override;
@@ -43,7 +34,7 @@ class Message : public c10d::Work {
  private:
   // With the lock held:
   bool advance();            // whether it is over; an error is kept in exception_
-  bool take();               // whether the message from any source has been received
+  bool take();               // whether the message to receive is found
   bool are_requests_done();
   void finish_here();
   void complete_future();
@@ -54,7 +45,7 @@ class Message : public c10d::Work {
   const std::chrono::milliseconds timeout_;
   const std::chrono::steady_clock::time_point posted_ = std::chrono::steady_clock::now();
   const std::string name_;
-  std::optional<Anybody> anybody_;  // until it is received
+  std::shared_ptr<Receive> receive_;  // until its message is found
   std::atomic<int> source_{-1};
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // once somebody wants it
   bool future_is_over_ = false;

@@ -4,7 +4,6 @@
 
 #include <torch/csrc/distributed/c10d/exception.h>
 
-#include <algorithm>
 #include <thread>
 
 namespace torchfleet {
@@ -15,6 +14,7 @@ MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseco
     : GroupBackend(std::make_shared<MPITransport>(comm), rank, size, timeout) {
   TORCHFLEET_MPI(MPI_Comm_dup(comm, &messages_));
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
+  mailbox_ = std::make_shared<Mailbox>(messages_);
 }
 
 // All ranks of a group call this when it is destroyed. MPICH supports only some 2,000 communicators at a time. One on which
@@ -72,10 +72,11 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
 WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
   const at::Tensor buffer = dense(tensor);
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
-  auto requests = type == OpType::SEND ? post_send(messages_, piece, tag) : post_receive(messages_, piece, tag);
-  return posted(c10::make_intrusive<Message>(Label{type, title_of(type)}, rank_, messages_, buffer,
-                                             type == OpType::SEND ? buffer : tensor, std::move(requests), timeout_,
-                                             name_of(type, ++message_count_)));
+  const bool sends = type == OpType::SEND;
+  return posted(c10::make_intrusive<Message>(
+      Label{type, title_of(type)}, rank_, messages_, buffer, sends ? buffer : tensor,
+      sends ? post_send(messages_, piece, tag) : std::vector<Request>{}, timeout_, name_of(type, ++message_count_),
+      sends ? nullptr : mailbox_->add(piece, tag)));
 }
 
 WorkPtr MPIBackend::posted(c10::intrusive_ptr<Message> message) {
@@ -92,15 +93,7 @@ WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
 }
 
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
-  const at::Tensor tensor = only(tensors), buffer = dense(tensor);
-  const OpType type = OpType::RECVANYSOURCE;
-  std::lock_guard<std::mutex> lock(from_anybody_mutex_);
-  const auto last = from_anybody_.find(tag);
-  auto message = c10::make_intrusive<Message>(
-      Label{type, title_of(type)}, rank_, messages_, buffer, tensor, std::vector<Request>{}, timeout_,
-      name_of(type, ++message_count_), Anybody{tag, last == from_anybody_.end() ? nullptr : last->second.lock()});
-  from_anybody_.insert_or_assign(tag, c10::weak_intrusive_ptr<Message>(message));
-  return posted(std::move(message));
+  return post(OpType::RECVANYSOURCE, only(tensors), MPI_ANY_SOURCE, tag);
 }
 
 }  // namespace torchfleet

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "backend.h"
+#include "mailbox.h"
 #include "message.h"
 #include "transfer.h"
 
-#include <map>
-#include <mutex>
+#include <memory>
 
 namespace torchfleet {
 
@@ -30,8 +30,7 @@ class MPIBackend : public GroupBackend {
 
   MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
   std::atomic<uint64_t> message_count_{0};
-  std::map<int, c10::weak_intrusive_ptr<Message>> from_anybody_;  // the last one of each tag
-  std::mutex from_anybody_mutex_;
+  std::shared_ptr<Mailbox> mailbox_;  // what is received of them
 };
 
 }  // namespace torchfleet

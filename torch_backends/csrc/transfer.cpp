@@ -387,25 +387,11 @@ void MPITransport::barrier() const {
   }
 }
 
-namespace {
-// The tag of all pieces of a long message after its first one, so that no other receive with the message's tag takes them:
-// a receive from any source posts that for the rest only when the first piece has come.
-int tag_of_rest(int tag) {
-  static const int most = [] {
-    int* found = nullptr;
-    int flag = 0;
-    TORCHFLEET_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &found, &flag));
-    return flag != 0 ? *found : 32767;
-  }();
-  return most - tag;
-}
-}  // namespace
-
 std::vector<Request> post_send(MPI_Comm comm, const Piece& piece, int tag) {
   std::vector<Request> requests;
   in_steps(piece.bytes, [&](int64_t first, int count) {
     requests.push_back({MPI_REQUEST_NULL, count});
-    TORCHFLEET_MPI(MPI_Isend(piece.data + first, count, MPI_BYTE, piece.rank, first == 0 ? tag : tag_of_rest(tag), comm,
+    TORCHFLEET_MPI(MPI_Isend(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm,
                              &requests.back().request));
   });
   return requests;
@@ -415,21 +401,27 @@ std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag) {
   std::vector<Request> requests;
   in_steps(piece.bytes, [&](int64_t first, int count) {
     requests.push_back({MPI_REQUEST_NULL, count});
-    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, count, MPI_BYTE, piece.rank, first == 0 ? tag : tag_of_rest(tag), comm,
+    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm,
                              &requests.back().request));
   });
   return requests;
 }
 
-std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found) {
+std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found, MPI_Status& status) {
   const int64_t length = std::min(kMost, piece.bytes);
-  std::vector<Request> requests{{MPI_REQUEST_NULL, length}};
-  TORCHFLEET_MPI(MPI_Imrecv(piece.data, static_cast<int>(length), MPI_BYTE, &found, &requests[0].request));
-  for (int64_t first = length; first < piece.bytes; first += kMost) {
-    const int64_t count = std::min(kMost, piece.bytes - first);
-    requests.push_back({MPI_REQUEST_NULL, count});
-    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, static_cast<int>(count), MPI_BYTE, piece.rank, tag_of_rest(tag), comm,
-                             &requests.back().request));
+  int came = 0;
+  TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &came));
+  Request first{MPI_REQUEST_NULL, length};
+  if (came != length) {
+    first.aside = std::make_shared<std::vector<char>>(came);
+  }
+  char* to = first.aside ? first.aside->data() : piece.data;
+  TORCHFLEET_MPI(MPI_Imrecv(to, came, MPI_BYTE, &found, &first.request));
+  std::vector<Request> requests{std::move(first)};
+  if (came == length && length < piece.bytes) {
+    for (Request& more : post_receive(comm, {piece.rank, piece.data + length, piece.bytes - length}, tag)) {
+      requests.push_back(std::move(more));
+    }
   }
   return requests;
 }

@@ -57,12 +57,13 @@ class MPITransport : public Transport {
 struct Request {
   MPI_Request request;
   int64_t bytes;
+  std::shared_ptr<std::vector<char>> aside{};  // where it is received, if it has not the size that is expected
 };
 std::vector<Request> post_send(MPI_Comm comm, const Piece& piece, int tag);
 std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag);
 
-// The same for one whose beginning was found.
-std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found);
+// The same for one whose beginning was found. `status`: of that. A beginning of another size is received elsewhere.
+std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found, MPI_Status& status);
 
 // Throws std::runtime_error if what came is not of this size. `status`: of a receive.
 void check_size(MPI_Status& status, int64_t bytes);

@@ -1,13 +1,9 @@
 // Stands between the backend and an MPI, by MPI's profiling interface (MPI 4.1, section 15.2).
 //
-// Refuses calls that count more than WATCHED_MOST over all ranks, which some MPIs count in an int. Between the discovery of a
-// message and its receipt it makes file WATCHED_PLACE/found, and waits for file WATCHED_PLACE/posted.
+// Refuses calls that count more than WATCHED_MOST over all ranks, which some MPIs count in an int.
 #include <mpi.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <string>
 
 namespace {
 bool is_too_much(int count, MPI_Comm comm) {
@@ -27,14 +23,5 @@ int MPI_Iallgather(const void* from, int count, MPI_Datatype type, void* to, int
 int MPI_Ireduce_scatter_block(const void* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
                               MPI_Request* request) {
   return is_too_much(count, comm) ? MPI_ERR_COUNT : PMPI_Ireduce_scatter_block(from, to, count, type, op, comm, request);
-}
-
-int MPI_Imrecv(void* to, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
-  const std::string place = std::getenv("WATCHED_PLACE");
-  std::ofstream(place + "/found");
-  for (int looks = 0; looks < 3000 && access((place + "/posted").c_str(), F_OK) != 0; ++looks) {
-    usleep(10000);
-  }
-  return PMPI_Imrecv(to, count, type, message, request);
 }
 }
