@@ -8,7 +8,6 @@ from typing import NamedTuple
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.host import limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import podman
-from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman import run as run_here
 from tests.driver import REPO
 
 HERE = Path(__file__).parent
@@ -63,17 +62,3 @@ def run(tag: str, seen: list[Path], *argv: str) -> str:
     """Return what a command prints in a new container without a network, which sees some files of this machine."""
     mounts = [word for path in seen for word in ("--volume", f"{path}:{path}:ro")]
     return podman("run", "--rm", "--network", "none", *limits(), *mounts, tag, *argv)
-
-
-def extracted(place: Path, release: str, architecture: str, package: str) -> Path:
-    """Return a directory with the files of a Debian package and of all that it requires. None of them is run."""
-    options = ["--quiet", "--variant=extract", f"--architectures={architecture}", f"--include={package}"]
-    run_here("mmdebstrap", *options, release, str(place))
-    return place
-
-
-def run_emulated(root: Path, emulator: Path, seen: list[Path], *argv: str) -> str:
-    """Return what a program for another kind of machine prints among those files. It cannot start another program."""
-    mounts = [word for path in [emulator, *seen] for word in ("--volume", f"{path}:{path}:ro")]
-    there = ["--rootfs", str(root), str(emulator)]
-    return podman("run", "--rm", "--network", "none", *limits(), *mounts, *there, *argv)

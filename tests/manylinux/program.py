@@ -1,26 +1,6 @@
-"""Ranks add up by backend shm, of whose package they import nothing: torchrun starts them, or argv[1] of them fork."""
+"""Ranks add up by backend shm, and import nothing of its package: torchrun starts them."""
 
 from __future__ import annotations
-
-import os
-import sys
-
-
-def fork(ranks: int) -> list[int]:
-    """Become one of so many ranks: for emulators of a CPU, under which a program cannot start another one.
-
-    Return the processes of the others, which the first one has to wait for.
-    """
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", WORLD_SIZE=str(ranks), OMP_NUM_THREADS="1")
-    others = []
-    for rank in range(1, ranks):
-        os.environ["RANK"] = str(rank)
-        process = os.fork()
-        if process == 0:
-            return []
-        others.append(process)
-    os.environ["RANK"] = "0"
-    return others
 
 
 def main() -> None:
@@ -44,6 +24,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    others = fork(int(sys.argv[1])) if len(sys.argv) > 1 else []
     main()
-    sys.exit(max((os.waitpid(each, 0)[1] for each in others), default=0) != 0)
