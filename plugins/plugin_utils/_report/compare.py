@@ -111,8 +111,8 @@ def lines_of(runs: Sequence[Run], name: str) -> list[Line]:
 
 def first_report(run: Run) -> float:
     """Return when the first rank reported: until then runs differ in what they wait for, and not in how they train."""
-    found = (points[0][0] for ranks in run.series.values() for points in ranks.values() if points)
-    return min(found, default=run.start)
+    first = [points[0][0] for ranks in run.series.values() for points in ranks.values() if points]
+    return min(first, default=run.start)
 
 
 def medians(points: list[tuple[float, float]], start: float, end: float) -> tuple[tuple[float, float], ...]:
