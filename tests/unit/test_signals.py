@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import handles
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import (
+    handles,
+    signal_programs,
+    trees_below,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.exit_note import STACKS_SIGNAL
 
 
@@ -69,3 +74,43 @@ def test_only_a_program_that_tells_its_stacks_is_asked_for_them() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+WRAPPER = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: None)
+pid = os.fork()
+if pid == 0:
+    print("forked", flush=True)
+    sys.stdin.readline()
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+os.waitpid(pid, 0)
+"""
+PROGRAM = """
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: print("told", flush=True))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_rank_that_is_not_its_program_yet_is_told_of_its_end_later() -> None:
+    """Between fork and exec it has the handlers of its wrapper: the signal would kill the program, or be lost."""
+    argv = [sys.executable, "-c", WRAPPER, PROGRAM]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as wrapper:
+        assert wrapper.stdin and wrapper.stdout
+
+        def told() -> set[int]:
+            return signal_programs(trees_below({wrapper.pid: None}, processes.by_parent()), signal.SIGUSR1)
+
+        try:
+            assert wrapper.stdout.readline() == "forked\n"
+            assert told() == set()
+            wrapper.stdin.write("go\n")
+            wrapper.stdin.flush()
+            assert wrapper.stdout.readline() == "ready\n"
+            assert told() == {wrapper.pid}
+            assert wrapper.stdout.readline() == "told\n"
+        finally:
+            processes.kill_all(lambda: processes.descendants(wrapper.pid))
+            wrapper.kill()

@@ -109,11 +109,23 @@ def signal_programs(trees: Trees, number: int) -> set[int]:
         for process in tree.all:
             if process.parent in quiet:
                 quiet.add(process.pid)
-            elif handles(process.pid, number):
+            elif is_turned(process, wrapper) and handles(process.pid, number):
                 quiet.add(process.pid)
                 reached.add(wrapper)
                 processes.send(process, number)
     return reached
+
+
+def is_turned(process: Process, wrapper: int) -> bool:
+    """Whether a child of a wrapper has turned into the program: until then it is a copy, with the wrapper's handlers.
+
+    A signal that is sent to a copy is lost, or kills the program. The kernel shows the new command line only when the
+    handlers of the old program are gone (execve(2)), so it is to be read before them.
+    """
+    if process.parent != wrapper:
+        return True
+    words = processes.words_of(process.pid)
+    return bool(words) and words != processes.words_of(wrapper)
 
 
 def handles(pid: int, number: int) -> bool:

@@ -205,14 +205,18 @@ def catches(pid: int, number: int) -> bool:
     return bool(masks and int(masks[0], 16) >> (number - 1) & 1)
 
 
-def command_of(pid: int) -> str:
-    """Return the command line of a process for people to read, at most 200 characters."""
+def words_of(pid: int) -> list[bytes]:
+    """Return the command line of a process, at most 4096 bytes of it; nothing if it is gone or has none."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as cmdline:
-            words = cmdline.read(4096).split(b"\0")
+            return [word for word in cmdline.read(4096).split(b"\0") if word]
     except OSError:
-        return "?"
-    text = " ".join(word.decode(errors="replace") for word in words if word)
+        return []
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process for people to read, at most 200 characters."""
+    text = " ".join(word.decode(errors="replace") for word in words_of(pid))
     return "".join(letter if letter.isprintable() else " " for letter in text)[:200] or "?"
 
 
