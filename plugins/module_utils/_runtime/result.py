@@ -160,11 +160,10 @@ def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
 
 
 def hung_note(end: End | None, hang: Verdict | None) -> list[Note]:
-    """Return a note on a job that was ended because it hung, or that hung when somebody ended it."""
-    if end and end["reason"] == EndReason.HUNG:
-        return [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
-    told = end is not None and end["reason"] != EndReason.TIMED_OUT
-    return [{"code": "hung", "text": f"it hung: {hang.sentence}"}] if hang and told else []
+    """Return notes on a job that was ended because it hung, or that hung when somebody, or job_timeout, ended it."""
+    by_us: list[Note] = [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
+    notes = by_us if end and end["reason"] == EndReason.HUNG else []
+    return [*notes, *([Note(code="hung", text=f"it hung: {hang.sentence}")] if hang and end else [])]
 
 
 def usage_of(

@@ -22,7 +22,7 @@ from .markup import Html, brief, clock, code, count, folded, join, number, ranks
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
 from .taken import taken
-from .verdict import ICONS, is_hung, verdict_of
+from .verdict import HUNG, ICONS, is_hung, verdict_of
 
 Section = Callable[[Run], Html]
 CHARTS_MOST = 6
@@ -64,7 +64,7 @@ def head(run: Run) -> Html:
 def remarks(run: Run) -> list[str]:
     """Return what one should know besides the verdict: who kept the others waiting, slow links, notes of the result."""
     slow = f"{run.slow[:1].upper()}{run.slow[1:]}." if run.slow else ""
-    found = (slow, slow_links(run.links) if run.links else "", *(note.text for note in run.notes))
+    found = (slow, slow_links(run.links) if run.links else "", *(note.text for note in run.notes if note.code != HUNG))
     return [text for text in found if text]
 
 
