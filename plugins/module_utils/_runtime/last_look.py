@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Collection, Mapping
+from typing import Collection, Mapping, Sequence
 
+from .bounded_write import write_in_thread
 from .evidence import ALL_EVIDENCE, Evidence
+from .fetched_files import LAST_LOOK
 from .forms import BadFrame
 from .hang import HUNG, Verdict, judge
 from .job_directory import JobDir
 from .looking import look
-from .orders import Order
+from .orders import Order, Place
+from .protocol import Looked
 from .reasons import EndReason
 from .records import End
 
@@ -47,6 +50,22 @@ def noted_evidence(job: JobDir) -> list[Evidence]:
         return ALL_EVIDENCE(job.read(FILE))
     except (BadFrame, ValueError, OverflowError):
         return []
+
+
+def looked_at_end(placement: Sequence[Place], evidence: Sequence[Evidence]) -> Looked:
+    """Return what the look before the end of a job found of all ranks, with the nodes of which nothing is known."""
+    hosts = dict.fromkeys(place["host"] for place in placement)
+    told = {row["host"] for row in evidence}
+    missing = [f"{host}: it told nothing when the job was ended" for host in hosts if host not in told]
+    return {"kind": "looked", "placement": list(placement), "evidence": list(evidence), "missing": missing}
+
+
+def keep_look(job: JobDir, order: Order, end: End | None, evidence: Sequence[Evidence]) -> None:
+    """Write what the look before the end of a job found of all ranks, for the controller that fetches its files."""
+    if end is None or end["reason"] not in LOOKED_AT or not evidence:
+        return
+    found = looked_at_end(order["placement"], evidence)
+    write_in_thread(lambda: job.write(LAST_LOOK, found))
 
 
 def verdict_at_end(

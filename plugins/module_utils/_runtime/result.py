@@ -20,7 +20,7 @@ from .bounded_write import (
 from .fetched_files import USAGE
 from .hang import Verdict
 from .job_directory import JobDir, ranks_on
-from .last_look import noted_evidence, verdict_at_end
+from .last_look import keep_look, noted_evidence, verdict_at_end
 from .metrics import Metrics
 from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
@@ -268,10 +268,10 @@ def find_result(
     end = blame_lost_node(end, silent, launcher, records, lines)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
     host = end.get("host", "") if end else ""
-    blamed = host if host in launchers else head
-    culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
-    evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
-    hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts, hang)
+    culprit: BlamedLauncher = {**launchers.get(host, launcher), "host": host if host in launchers else head}
+    evidence = [*noted_evidence(job), *(row for each in node_reports.values() for row in each.get("evidence", []))]
+    keep_look(job, order, end, evidence)
+    hang = verdict_at_end(end, evidence, hosts, hang)
     usages = {host: usage for host, usage in usages_of(job, order, node_reports).items() if host in hosts.values()}
     keep_usage(job, usages)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)
