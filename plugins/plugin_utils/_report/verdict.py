@@ -158,11 +158,12 @@ def timed_out(run: Run) -> Verdict:
     running = sum(row.state not in ("succeeded", "saved") for row in run.ranks)
     limit = f"of {span(run.job_timeout)} " if run.job_timeout else ""
     who = hang_of(run)
-    sentence = f"{who}The time limit {limit}passed, and {count(running, 'rank')} of {run.world_size} still ran."
+    over = f"The time limit {limit}passed, and {count(running, 'rank')} of {run.world_size} still ran."
     last = max((rows[-1][0] for ranks in run.series.values() for rows in ranks.values() if rows), default=None)
     quiet = f"The last report came {span(run.end - last)} before the end. " if last is not None else ""
     more = "" if who else " If it made progress, raise job_timeout."
     step = f"{quiet}Each Python rank wrote where it was when the time was over.{more}"
+    sentence, step = (who.rstrip(), f"{over} {step}") if who else (over, step)
     return Verdict(MARKS["timed_out"], sentence, step, (read(run), *compare_stacks(run)))
 
 
