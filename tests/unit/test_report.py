@@ -162,10 +162,14 @@ def test_the_verdict_on_a_job_that_hung_begins_with_who_kept_the_others_waiting(
     notes = [{"code": "hung", "text": "it hung: rank 1 on n2 is asleep; rank 0 waits for it"}]
     notes += [{"code": "hang_end", "text": "hang_end ended it"}] if state == "failed" else []
     change(run_dir / "result.json", lambda result: result.update(state=state, notes=notes))
+    cause = "why: rank 1 on n2 is asleep; rank 0 waits for it"
+    if state in ("timed_out", "failed"):
+        change(run_dir / "result.json", lambda result: result["first_failure"].update(cause=cause))
     run = read_run(run_dir)
     assert verdict_of(run).sentence.startswith("It hung: rank 1 on n2 is asleep; rank 0 waits for it.")
     assert "raise job_timeout" not in verdict_of(run).next_step
-    assert checked(report(run)).text.count("rank 1 on n2 is asleep") == 1
+    page = checked(report(run))
+    assert page.text[: page.text.index("Curves")].count("rank 1 on n2 is asleep") == 1
 
 
 @pytest.mark.parametrize(

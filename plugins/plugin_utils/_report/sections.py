@@ -22,7 +22,7 @@ from .markup import Html, brief, clock, code, count, folded, join, number, ranks
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
 from .taken import taken
-from .verdict import HUNG, ICONS, is_hung, verdict_of
+from .verdict import HUNG, ICONS, hang_of, is_hung, verdict_of
 
 Section = Callable[[Run], Html]
 CHARTS_MOST = 6
@@ -48,7 +48,8 @@ def head(run: Run) -> Html:
     """Return the verdict and the next step."""
     verdict = verdict_of(run)
     failure = run.failure
-    evidence = "" if failure is None else failure.cause if run.state == "timed_out" or is_hung(run) else failure.message
+    ended = (run.state == "timed_out" or is_hung(run)) and not hang_of(run)  # else the sentence has the cause
+    evidence = "" if failure is None else failure.cause if ended else failure.message
     commands = [tag("pre", code(command)) for command in verdict.commands]
     return tag(
         "header",
