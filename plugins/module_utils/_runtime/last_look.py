@@ -24,6 +24,7 @@ from .records import End
 LOOKED_AT = (EndReason.TIMED_OUT, EndReason.HUNG, EndReason.CANCELLED, EndReason.LOST)  # by some of these, if silent
 FILE = "evidence.json"  # in a job directory
 BETWEEN_SECONDS = 0.4  # two looks: the job has had its time
+PATIENCE_SECONDS = 0.3  # for another look to be over, which may go on for three seconds
 MOST_SECONDS = 1.5  # that the end of the job waits for all of it: a disk may hang
 
 
@@ -32,7 +33,7 @@ def note_evidence(job: JobDir, order: Order) -> None:
 
     def note() -> None:
         try:
-            job.write(FILE, look(job, order, seconds=BETWEEN_SECONDS))
+            job.write(FILE, look(job, order, seconds=BETWEEN_SECONDS, patience=PATIENCE_SECONDS))
         except OSError:  # the job ends all the same
             pass
 
