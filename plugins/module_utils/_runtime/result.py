@@ -136,7 +136,7 @@ def summarize(
         "notes": [
             *ranks_never_met_note(order, state, records),
             *cancelled_by_node_note(state, end),
-            *hung_note(end, found.hang),
+            *hung_notes(state, end, found.hang),
         ],
     }
 
@@ -159,11 +159,18 @@ def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
 
-def hung_note(end: End | None, hang: Verdict | None) -> list[Note]:
-    """Return notes on a job that was ended because it hung, or that hung when somebody, or job_timeout, ended it."""
+def hung_notes(state: FinalState, end: End | None, hang: Verdict | None) -> list[Note]:
+    """Return notes on a job that was ended because it hung, that hung when somebody ended it, or that took too long.
+
+    That one may have gone on: it was looked at, however short the time that it was silent.
+    """
     by_us: list[Note] = [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
     notes = by_us if end and end["reason"] == EndReason.HUNG else []
-    return [*notes, *([Note(code="hung", text=f"it hung: {hang.sentence}")] if hang and end else [])]
+    if end is None or hang is None:
+        return notes
+    if end["reason"] == EndReason.TIMED_OUT:
+        return [{"code": "kept_waiting", "text": hang.sentence}] if state == "timed_out" else []
+    return [*notes, {"code": "hung", "text": f"it hung: {hang.sentence}"}]
 
 
 def usage_of(

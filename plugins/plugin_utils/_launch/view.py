@@ -205,7 +205,7 @@ def ranks_of(count: int) -> str:
 def remarks(result: Result) -> list[str]:
     """Return the notes of a result, but not those that its first failure tells as well: who kept the others waiting."""
     codes = {note["code"] for note in result["notes"]}
-    told = {"hung"} if result["state"] == "timed_out" or "hang_end" in codes else set[str]()
+    told = {"kept_waiting", *({"hung"} & codes if "hang_end" in codes else ())}
     return [note["text"] for note in result["notes"] if note["code"] not in told]
 
 

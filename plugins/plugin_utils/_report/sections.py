@@ -22,7 +22,7 @@ from .markup import Html, brief, clock, code, count, folded, join, number, ranks
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
 from .taken import taken
-from .verdict import HUNG, ICONS, hang_of, is_hung, verdict_of
+from .verdict import ICONS, WHO_HUNG, hang_of, is_hung, verdict_of
 
 Section = Callable[[Run], Html]
 CHARTS_MOST = 6
@@ -65,8 +65,8 @@ def head(run: Run) -> Html:
 def remarks(run: Run) -> list[str]:
     """Return what one should know besides the verdict: who kept the others waiting, slow links, notes of the result."""
     slow = f"{run.slow[:1].upper()}{run.slow[1:]}." if run.slow else ""
-    found = (slow, slow_links(run.links) if run.links else "", *(note.text for note in run.notes if note.code != HUNG))
-    return [text for text in found if text]
+    notes = [note.text for note in run.notes if note.code not in WHO_HUNG]  # the verdict begins with those
+    return [text for text in (slow, slow_links(run.links) if run.links else "", *notes) if text]
 
 
 def icon(mark: str) -> Html:

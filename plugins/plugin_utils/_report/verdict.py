@@ -28,7 +28,7 @@ ICONS = {
     "◆": "M12 3L21 12L12 21L3 12Z",
     NO_MARK: "M7 8A5 5 0 1 1 12 13V15M12 20V20.1",
 }
-HUNG = "hung"  # the code of the note on a job that hung when it was ended
+WHO_HUNG = ("hung", "kept_waiting")  # codes of notes on who kept the others waiting when a job was ended
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
@@ -89,7 +89,7 @@ def is_hung(run: Run) -> bool:
 
 def hang_of(run: Run) -> str:
     """Return who kept a job waiting when it was ended, as a sentence: "It hung: rank 1 on n2 is ...". Empty if none."""
-    text = next((note.text for note in run.notes if note.code == HUNG), "")
+    text = next((note.text for note in run.notes if note.code in WHO_HUNG), "")
     return f"{text[:1].upper()}{text[1:]}. " if text else ""
 
 
@@ -161,8 +161,7 @@ def timed_out(run: Run) -> Verdict:
     over = f"The time limit {limit}passed, and {count(running, 'rank')} of {run.world_size} still ran."
     last = max((rows[-1][0] for ranks in run.series.values() for rows in ranks.values() if rows), default=None)
     quiet = f"The last report came {span(run.end - last)} before the end. " if last is not None else ""
-    more = "" if who else " If it made progress, raise job_timeout."
-    step = f"{quiet}Each Python rank wrote where it was when the time was over.{more}"
+    step = f"{quiet}Each Python rank wrote where it was when the time was over. If it made progress, raise job_timeout."
     sentence, step = (who.rstrip(), f"{over} {step}") if who else (over, step)
     return Verdict(MARKS["timed_out"], sentence, step, (read(run), *compare_stacks(run)))
 
