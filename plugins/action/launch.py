@@ -94,7 +94,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.stand_ins import NoStandIn, seats_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.turn import Facts, Turn
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, opening, summary, verdict
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import (
+    View,
+    opening,
+    remarks,
+    summary,
+    verdict,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.watches import Watches, watches_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
     check_in_place,
@@ -385,7 +391,7 @@ class ActionModule(Action):
             "" if stop.insisted() else report_of(run_dir, exports=request.export)
         )  # last: what became of the job is told by now
         answer = {"changed": True, "job_id": plan.job_id, "run_dir": plan.run_dir, "state": outcome["state"]}
-        notes = [f"job {plan.job_id}: {note['text']}" for note in outcome["notes"]]
+        notes = [f"job {plan.job_id}: {text}" for text in remarks(outcome)]
         answer["warnings"] = [*notes, *warned, *filter(None, [no_report])]
         failed = outcome["state"] != "succeeded"
         return {**answer, **({"failed": True, "msg": verdict(told, plan.run_dir, told["cause"])} if failed else {})}

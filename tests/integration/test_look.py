@@ -182,6 +182,8 @@ def test_job_timeout_names_the_culprit(fleet: Fleet) -> None:
     assert (played.result["state"], failure["rank"]) == ("timed_out", 1)
     assert failure["cause"] == f"job_timeout of 4 s: {RANK_1_SLEEPS}"
     assert failure["log"].endswith("ranks/1/stderr")
+    assert f": {RANK_1_SLEEPS}\n" in (played.run_dir / "diagnosis" / "look.txt").read_text()
+    assert not (played.run_dir / "last_look.json").exists()
 
 
 def test_a_detached_job_that_hangs_is_ended_by_its_head_and_started_again(fleet: Fleet) -> None:

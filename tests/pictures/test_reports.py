@@ -61,8 +61,8 @@ SAID: dict[str, list[str]] = {
     "straggler": ["The others waited for rank 5 on n3", "it is slow in its data loader"],
     "failure": ["Rank 5 on n3 failed first after", "ValueError: the loss was no number 12 times", "were no number"],
     "hang": [
+        "Rank 5 on n3 is sleeping or waiting at trains.py:",
         "The time limit of 80.0 s passed, and",
-        "rank 5 on n3 is sleeping or waiting at trains.py:",
         "all_reduce #",
     ],
     "cut": ["The job was lost", "n3 is lost", "ansible-playbook verify.yml"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -414,6 +415,31 @@ def test_stacks_that_are_the_same_are_told_once(tmp_path: Path) -> None:
         "look.json": 0o600,
         "look.txt": 0o600,
     }
+
+
+@pytest.mark.parametrize("link", ["run7", "run7/diagnosis"])
+def test_evidence_is_not_written_where_others_may_have_laid_a_link(tmp_path: Path, link: str) -> None:
+    """look.yml of a job of another controller: its run directory is not there, and runs_dir may be for all to write."""
+    elsewhere, run_dir = tmp_path / "elsewhere", tmp_path / "runs" / "run7"
+    elsewhere.mkdir()
+    (run_dir.parent / link).parent.mkdir(parents=True)
+    (run_dir.parent / link).symlink_to(elsewhere)
+    with pytest.raises(PermissionError, match="is no directory of yours"):
+        write_bundle(run_dir, judged("run7", looked(waiting())))
+    assert list(elsewhere.rglob("look*")) == []
+    (run_dir.parent / link).unlink()
+    assert write_bundle(run_dir, judged("run7", looked(waiting()))).is_dir()
+    assert (run_dir / "diagnosis").stat().st_mode & 0o777 == 0o700
+
+
+def test_evidence_is_not_written_into_a_directory_of_somebody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run7").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(tmp_path).st_uid + 1)
+    with pytest.raises(PermissionError):
+        write_bundle(tmp_path / "run7", judged("run7", looked(waiting())))
+    assert list((tmp_path / "run7").iterdir()) == []
 
 
 def test_what_is_alive() -> None:

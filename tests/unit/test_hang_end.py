@@ -119,6 +119,7 @@ def test_a_mismatch_ends_a_job_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
         [RECORDED, later(0), RECORDED, later(2), RECORDED],
         [RECORDED, changed(1, pid=4711), RECORDED, changed(1, pid=4712), RECORDED],
         [changed(1, state="D")],
+        [changed(1, state="t", threads=[], cpu=0.0)],
         [changed(1, state="S", cpu=0.1)],
         [changed(1, workers=[WORKER])],
         [changed(1, **ASLEEP, workers=[{**WORKER, "state": "D"}])],
@@ -127,8 +128,9 @@ def test_a_mismatch_ends_a_job_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
         [changed(1, host="n9")],
         [],
     ],
-    ids=["another place", "another collective", "another process", "waits for a disk", "computes a little",
-         "has started what computes", "its worker waits for a disk", "writes", "one is missing", "a lie", "no answer"],
+    ids=["another place", "another collective", "another process", "waits for a disk", "is debugged",
+         "computes a little", "has started what computes", "its worker waits for a disk", "writes",
+         "one is missing", "a lie", "no answer"],
 )  # fmt: skip
 def test_what_may_be_slow_is_never_ended(monkeypatch: pytest.MonkeyPatch, answers: list[list[Any]]) -> None:
     job = Job(monkeypatch, *answers)

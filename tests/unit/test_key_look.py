@@ -114,7 +114,7 @@ def test_what_goes_wrong_is_told_and_is_no_error(tmp_path: Path, monkeypatch: py
     assert said[2:] == ["job run7 was not looked at: it is gone"]
     head.lost = False
     pressed(watch, keys)
-    assert said[-1] == "the evidence could not be written: Not a directory"
+    assert said[-1] == f"the evidence could not be written: {tmp_path / 'run7'} is no directory of yours"
     monkeypatch.setattr(key_look, "begun", lambda _work: None)
     pressed(watch, keys)
     assert said[-1] == "job run7 was not looked at: no thread can be started"

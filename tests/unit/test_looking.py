@@ -410,6 +410,19 @@ def test_a_look_waits_for_another_one(job: JobDir, monkeypatch: pytest.MonkeyPat
         assert time.monotonic() - before >= 0.05
 
 
+def test_the_look_before_the_end_does_not_wait_for_another_one(
+    job: JobDir, started: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reproduced before: of a job that was ended while it was looked at by itself, nobody was named."""
+    monkeypatch.setattr(looking, "OTHERS_SECONDS", 1e9)
+    monkeypatch.setattr(last_look, "MOST_SECONDS", 60.0)  # this machine may be busy
+    with looking.alone(job):
+        last_look.note_evidence(job, ORDER)
+        assert [bool(row["threads"]) for row in last_look.noted_evidence(job)] == [True, False]
+        assert len(looking.look(job, ORDER, asks=False, seconds=0.0)) == 2  # it asks nobody
+    assert started.poll() is None
+
+
 @pytest.mark.parametrize("written", [None, "text", [1], [{"rank": 0}], {"rank": 0}])
 def test_evidence_that_a_program_changed_is_none(job: JobDir, written: object) -> None:
     job.write(last_look.FILE, written)

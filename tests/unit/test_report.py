@@ -157,6 +157,21 @@ def test_a_job_that_was_ended_because_it_hung_says_so(run_dir: Path) -> None:
     checked(report(run))
 
 
+@pytest.mark.parametrize("state", ["timed_out", "failed", "cancelled", "lost"])
+def test_the_verdict_on_a_job_that_hung_begins_with_who_kept_the_others_waiting(run_dir: Path, state: str) -> None:
+    over, who = state == "timed_out", "rank 1 on n2 is asleep; rank 0 waits for it"
+    notes = [{"code": "kept_waiting", "text": who} if over else {"code": "hung", "text": f"it hung: {who}"}]
+    notes += [{"code": "hang_end", "text": "hang_end ended it"}] if state == "failed" else []
+    change(run_dir / "result.json", lambda result: result.update(state=state, notes=notes))
+    cause = f"why: {who}"
+    if state in ("timed_out", "failed"):
+        change(run_dir / "result.json", lambda result: result["first_failure"].update(cause=cause))
+    run = read_run(run_dir)
+    assert verdict_of(run).sentence.startswith(f"{who.capitalize() if over else f'It hung: {who}'}.")
+    page = checked(report(run))
+    assert page.text[: page.text.index("Curves")].lower().count("rank 1 on n2 is asleep") == 1
+
+
 @pytest.mark.parametrize(
     ("changed", "advice"),
     [

@@ -18,6 +18,7 @@ from .protocol import FromNode
 from .reasons import FINAL_STATES, FinalState
 
 USAGE = "usage.json"  # on the head: what its samplers read of all nodes
+LAST_LOOK = "last_look.json"  # on the head: what the look before the end of a job found of all ranks
 
 
 def mark_fetched(job: JobDir) -> None:
@@ -76,11 +77,11 @@ def may_be_fetched(name: str, ranks: Collection[int], restarts: int = 0) -> bool
 
 
 def files_of(job: JobDir) -> Iterator[str]:
-    """Yield the names of a job's files on this node that the controller fetches. Only the head has usage.json."""
+    """Yield the names of a job's files on this node that the controller fetches. Only the head has some of all."""
     for name in ("launcher.out", METRICS):
         if os.path.exists(job.at(name)):
             yield name
-    if os.path.exists(job.at("result.json")) and os.path.exists(job.at(USAGE)):
-        yield USAGE
+    if os.path.exists(job.at("result.json")):
+        yield from (name for name in (USAGE, LAST_LOOK) if os.path.exists(job.at(name)))
     yield from files_of_ranks(job)
     yield from files_of_attempts(job)

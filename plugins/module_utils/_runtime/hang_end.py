@@ -137,9 +137,10 @@ def places_of(row: Evidence) -> list[Spot]:
 def is_at_rest(row: Evidence) -> bool:
     """Whether a rank does nothing, or computes alone: then its place tells whether it goes on.
 
-    A rank that waits for a disk (state D of proc(5)) may write a checkpoint, and cannot be ended anyhow. One that has
-    started something that computes waits for that, and its own place does not change.
+    A rank that waits for a disk (state D of proc(5)) may write a checkpoint, and cannot be ended anyhow. One that a
+    debugger holds (state t) has somebody who looks after it. One that has started something that computes waits for
+    that, and its own place does not change.
     """
     states = {row["state"], *(worker["state"] for worker in row["workers"])}
     idle = row["cpu"] <= IDLE * row["seconds"]
-    return "D" not in states and (idle or (is_busy(row) and not row["workers"]))
+    return not states & {"D", "t"} and (idle or (is_busy(row) and not row["workers"]))

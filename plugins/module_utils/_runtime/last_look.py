@@ -7,21 +7,25 @@
 from __future__ import annotations
 
 import threading
-from typing import Collection, Mapping
+from typing import Collection, Mapping, Sequence
 
+from .bounded_write import write_in_thread
 from .evidence import ALL_EVIDENCE, Evidence
+from .fetched_files import LAST_LOOK
 from .forms import BadFrame
 from .hang import HUNG, Verdict, judge
 from .job_directory import JobDir
 from .looking import look
-from .orders import Order
+from .orders import Order, Place
+from .protocol import Looked
 from .reasons import EndReason
 from .records import End
 
 LOOKED_AT = (EndReason.TIMED_OUT, EndReason.HUNG, EndReason.CANCELLED, EndReason.LOST)  # by some of these, if silent
 FILE = "evidence.json"  # in a job directory
 BETWEEN_SECONDS = 0.4  # two looks: the job has had its time
-MOST_SECONDS = 1.5  # that the end of the job waits for all of it: a disk may hang
+PATIENCE_SECONDS = 0.3  # for another look to be over, which may go on for three seconds
+MOST_SECONDS = 1.9  # that the end of the job waits for all of it: a disk may hang. Who holds the GIL needs 1.4 of it
 
 
 def note_evidence(job: JobDir, order: Order) -> None:
@@ -29,7 +33,7 @@ def note_evidence(job: JobDir, order: Order) -> None:
 
     def note() -> None:
         try:
-            job.write(FILE, look(job, order, seconds=BETWEEN_SECONDS))
+            job.write(FILE, look(job, order, seconds=BETWEEN_SECONDS, patience=PATIENCE_SECONDS))
         except OSError:  # the job ends all the same
             pass
 
@@ -47,6 +51,22 @@ def noted_evidence(job: JobDir) -> list[Evidence]:
         return ALL_EVIDENCE(job.read(FILE))
     except (BadFrame, ValueError, OverflowError):
         return []
+
+
+def looked_at_end(placement: Sequence[Place], evidence: Sequence[Evidence]) -> Looked:
+    """Return what the look before the end of a job found of all ranks, with the nodes of which nothing is known."""
+    hosts = dict.fromkeys(place["host"] for place in placement)
+    told = {row["host"] for row in evidence}
+    missing = [f"{host}: it told nothing when the job was ended" for host in hosts if host not in told]
+    return {"kind": "looked", "placement": list(placement), "evidence": list(evidence), "missing": missing}
+
+
+def keep_look(job: JobDir, order: Order, end: End | None, evidence: Sequence[Evidence]) -> None:
+    """Write what the look before the end of a job found of all ranks, for the controller that fetches its files."""
+    if end is None or end["reason"] not in LOOKED_AT or not evidence:
+        return
+    found = looked_at_end(order["placement"], evidence)
+    write_in_thread(lambda: job.write(LAST_LOOK, found))
 
 
 def verdict_at_end(

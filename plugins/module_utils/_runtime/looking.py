@@ -69,12 +69,14 @@ class Seen(NamedTuple):
     groups: list[Group]
 
 
-def look(job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_SECONDS) -> list[Evidence]:
+def look(
+    job: JobDir, order: Order, asks: bool = True, seconds: float = BETWEEN_SECONDS, patience: float | None = None
+) -> list[Evidence]:
     """Return what is known of each rank of this node, from two looks that are so many seconds apart.
 
-    Unless it `asks`, ranks are sent nothing: only /proc and their files are read.
+    Unless it `asks`, ranks are sent nothing: only /proc and their files are read. `patience`: as of alone().
     """
-    with alone(job):
+    with alone(job, patience) if asks else contextlib.nullcontext():
         began = time.monotonic()
         deaf: set[int] = set()
         first = look_once(job, order, asks, deaf)
@@ -119,15 +121,19 @@ def is_elsewhere(before: list[list[Frame]], after: list[list[Frame]]) -> bool:
 
 
 @contextlib.contextmanager
-def alone(job: JobDir) -> Iterator[None]:
-    """While it is entered no other look asks ranks: their answers would come into one file. It waits, not for ever."""
+def alone(job: JobDir, patience: float | None = None) -> Iterator[None]:
+    """While it is entered no other look asks ranks: their answers would come into one file.
+
+    It waits, not for ever: `patience` seconds, OTHERS_SECONDS if that is None. What two looks are answered together has
+    each stack twice, which does no harm, and perhaps no flight recorder.
+    """
     try:
         descriptor = os.open(job.at("look.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError:
         yield
         return
     try:
-        wait_for(lambda: try_lock_open(descriptor), OTHERS_SECONDS)
+        wait_for(lambda: try_lock_open(descriptor), OTHERS_SECONDS if patience is None else patience)
         yield
     finally:
         os.close(descriptor)

@@ -20,7 +20,7 @@ from .bounded_write import (
 from .fetched_files import USAGE
 from .hang import Verdict
 from .job_directory import JobDir, ranks_on
-from .last_look import noted_evidence, verdict_at_end
+from .last_look import keep_look, noted_evidence, verdict_at_end
 from .metrics import Metrics
 from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
@@ -136,7 +136,7 @@ def summarize(
         "notes": [
             *ranks_never_met_note(order, state, records),
             *cancelled_by_node_note(state, end),
-            *hung_note(end, found.hang),
+            *hung_notes(state, end, found.hang),
         ],
     }
 
@@ -159,12 +159,18 @@ def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
     return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
 
-def hung_note(end: End | None, hang: Verdict | None) -> list[Note]:
-    """Return a note on a job that was ended because it hung, or that hung when somebody ended it."""
-    if end and end["reason"] == EndReason.HUNG:
-        return [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
-    told = end is not None and end["reason"] != EndReason.TIMED_OUT
-    return [{"code": "hung", "text": f"it hung: {hang.sentence}"}] if hang and told else []
+def hung_notes(state: FinalState, end: End | None, hang: Verdict | None) -> list[Note]:
+    """Return notes on a job that was ended because it hung, that hung when somebody ended it, or that took too long.
+
+    That one may have gone on: it was looked at, however short the time that it was silent.
+    """
+    by_us: list[Note] = [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
+    notes = by_us if end and end["reason"] == EndReason.HUNG else []
+    if end is None or hang is None:
+        return notes
+    if end["reason"] == EndReason.TIMED_OUT:
+        return [{"code": "kept_waiting", "text": hang.sentence}] if state == "timed_out" else []
+    return [*notes, {"code": "hung", "text": f"it hung: {hang.sentence}"}]
 
 
 def usage_of(
@@ -269,10 +275,10 @@ def find_result(
     end = blame_lost_node(end, silent, launcher, records, lines)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
     host = end.get("host", "") if end else ""
-    blamed = host if host in launchers else head
-    culprit: BlamedLauncher = {**launchers[blamed], "host": blamed}
-    evidence = [row for report in node_reports.values() for row in report.get("evidence", [])]
-    hang = verdict_at_end(end, [*noted_evidence(job), *evidence], hosts, hang)
+    culprit: BlamedLauncher = {**launchers.get(host, launcher), "host": host if host in launchers else head}
+    evidence = [*noted_evidence(job), *(row for each in node_reports.values() for row in each.get("evidence", []))]
+    keep_look(job, order, end, evidence)
+    hang = verdict_at_end(end, evidence, hosts, hang)
     usages = {host: usage for host, usage in usages_of(job, order, node_reports).items() if host in hosts.values()}
     keep_usage(job, usages)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)

@@ -16,9 +16,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
     blame_lost_node,
     deaths_of,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import Evidence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, ranks_on
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import verdict_at_end
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import (
+    looked_at_end,
+    verdict_at_end,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
@@ -35,6 +39,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result
     keep_usage,
     summarize,
 )
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.last_look import keep_last_look
 
 from .pod_memory import blame_memory_of_pod, blame_memory_of_ranks
 
@@ -80,16 +85,23 @@ def result_of(
 
 def hang_of(end: End | None, reports: Mapping[str, NodeReport], hosts: Mapping[int, str]) -> Verdict | None:
     """Return who kept a job from going on that job_timeout ended."""
-    evidence = [row for report in reports.values() for row in report.get("evidence", [])]
-    return verdict_at_end(end, evidence, dict(hosts))
+    return verdict_at_end(end, evidence_in(reports), dict(hosts))
+
+
+def evidence_in(reports: Mapping[str, NodeReport]) -> list[Evidence]:
+    """Return what pods told of their ranks when job_timeout passed."""
+    return [row for report in reports.values() for row in report.get("evidence", [])]
 
 
 def keep(run_dir: Path, result: Result, reports: Mapping[str, NodeReport]) -> None:
-    """Write result.json and usage.json into the run directory, and what pods did not know of their ranks. OSError."""
+    """Write result.json, usage.json and the last look into the run directory, and what pods did not know. OSError."""
     job = JobDir(str(run_dir))
     for report in reports.values():
         for rank, record in report["records"].items():
             if record.get("error_code") == RankError.OUT_OF_MEMORY:
                 job.write(os.path.join("ranks", str(int(rank)), "record.json"), record)
     keep_usage(job, {host: usage for host, report in reports.items() if (usage := report.get("usage"))})
+    evidence = evidence_in(reports)
+    if evidence:
+        keep_last_look(result["job_id"], run_dir, looked_at_end(result["placement"], evidence))
     job.write("result.json", result)

@@ -9,8 +9,11 @@ The merged tree has the form of LLNL's STAT: a run of frames that the same ranks
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,9 +84,18 @@ def busy_lines(looked: SeenJob, seconds: float) -> list[str]:
 
 
 def write_bundle(run_dir: Path, autopsy: Autopsy) -> Path:
-    """Write all evidence and the text below a run directory; return where. OSError."""
+    """Write all evidence and the text below a run directory; return where. OSError.
+
+    Of a job of another controller the run directory may be new here, and others may write beside it.
+    """
     place = run_dir / DIAGNOSIS
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    for directory in (run_dir, place):
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700)
+        found = os.lstat(directory)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, f"{directory} is no directory of yours")
     verdict = autopsy.verdict._asdict()
     content = {"job_id": autopsy.job_id, "at": time.time(), "verdict": verdict, **autopsy.looked}
     missing = [f"nothing is known of the ranks of {text}" for text in autopsy.looked["missing"]]
@@ -91,8 +103,9 @@ def write_bundle(run_dir: Path, autopsy: Autopsy) -> Path:
         (EVIDENCE_FILE, json.dumps(content, indent=1)),
         (TEXT_FILE, "\n".join([autopsy.headline, "", *autopsy.tree, *missing, *nccl_lines(autopsy.looked)])),
     ):
-        write_private(place / f".{name}.{os.getpid()}", text + "\n")
-        (place / f".{name}.{os.getpid()}").replace(place / name)
+        temporary = place / f".{name}.{os.getpid()}"
+        write_private(temporary, text + "\n")
+        temporary.replace(place / name)
     return place
 
 

@@ -40,6 +40,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from .backends import BACKENDS
 from .brought_home import PLACE, BroughtHome
 from .connection import DEFAULT_HOME, Connection, HeadLost
+from .last_look import bring_last_look
 from .request import Request
 from .requirements import by_job, not_alone
 from .run_directory import FETCHED
@@ -47,7 +48,7 @@ from .workdir import Folder
 
 ANY_FILE = re.compile(
     r"(attempts\.json|clocks\.json|launcher(\.[A-Za-z0-9][A-Za-z0-9._-]{0,252})?\.out"
-    r"|metrics\.jsonl|result\.json|usage\.json)\Z"
+    r"|last_look\.json|metrics\.jsonl|result\.json|usage\.json)\Z"
 )
 RESULT_BYTES = 64 << 20  # of result.json, which is fetched whatever the limit
 FRAME_BYTES = 256  # that a frame without data counts for
@@ -272,6 +273,7 @@ class Session(Connection):
         if artifacts:
             artifacts.settle(run_dir, over)
         if over:
+            bring_last_look(job_id, run_dir, placement)
             self.note_fetched(run_dir, missing)
             if not cut and not (artifacts and artifacts.damaged):
                 self.remote.channel.send({"kind": "received"})
@@ -359,6 +361,7 @@ def fetched_names(placement: Collection[tuple[int, str]]) -> set[str]:
     names = {
         "attempts.json",
         "clocks.json",
+        "last_look.json",
         "launcher.out",
         "metrics.jsonl",
         "result.json",

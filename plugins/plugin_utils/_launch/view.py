@@ -202,12 +202,19 @@ def ranks_of(count: int) -> str:
     return f"{count} rank" + "s" * (count != 1)
 
 
+def remarks(result: Result) -> list[str]:
+    """Return the notes of a result, but not those that its first failure tells as well: who kept the others waiting."""
+    codes = {note["code"] for note in result["notes"]}
+    told = {"kept_waiting", *({"hung"} & codes if "hang_end" in codes else ())}
+    return [note["text"] for note in result["notes"] if note["code"] not in told]
+
+
 def headline(result: Result) -> str:
     """Return one line that says how a job ended."""
     launcher = f"{result['launcher']['name']} {result['launcher']['version']}"
     ranks = ranks_of(result["world_size"])
     ended = f"job {result['job_id']} {result['state']} in {result['seconds']:.1f} s"
-    notes = "".join(f"; BUT {note['text']}" for note in result["notes"])
+    notes = "".join(f"; BUT {text}" for text in remarks(result))
     return f"{ended}: {ranks}, {result['backend']}, {launcher}{notes}"
 
 

@@ -22,7 +22,7 @@ from .markup import Html, brief, clock, code, count, folded, join, number, ranks
 from .reading import PROGRESS
 from .run import NodeRun, RankRun, Reason, Run
 from .taken import taken
-from .verdict import ICONS, is_hung, verdict_of
+from .verdict import ICONS, WHO_HUNG, hang_of, is_hung, verdict_of
 
 Section = Callable[[Run], Html]
 CHARTS_MOST = 6
@@ -48,7 +48,8 @@ def head(run: Run) -> Html:
     """Return the verdict and the next step."""
     verdict = verdict_of(run)
     failure = run.failure
-    evidence = "" if failure is None else failure.cause if run.state == "timed_out" or is_hung(run) else failure.message
+    ended = (run.state == "timed_out" or is_hung(run)) and not hang_of(run)  # else the sentence has the cause
+    evidence = "" if failure is None else failure.cause if ended else failure.message
     commands = [tag("pre", code(command)) for command in verdict.commands]
     return tag(
         "header",
@@ -64,8 +65,8 @@ def head(run: Run) -> Html:
 def remarks(run: Run) -> list[str]:
     """Return what one should know besides the verdict: who kept the others waiting, slow links, notes of the result."""
     slow = f"{run.slow[:1].upper()}{run.slow[1:]}." if run.slow else ""
-    found = (slow, slow_links(run.links) if run.links else "", *(note.text for note in run.notes))
-    return [text for text in found if text]
+    notes = [note.text for note in run.notes if note.code not in WHO_HUNG]  # the verdict begins with those
+    return [text for text in (slow, slow_links(run.links) if run.links else "", *notes) if text]
 
 
 def icon(mark: str) -> Html:

@@ -28,6 +28,7 @@ ICONS = {
     "◆": "M12 3L21 12L12 21L3 12Z",
     NO_MARK: "M7 8A5 5 0 1 1 12 13V15M12 20V20.1",
 }
+WHO_HUNG = ("hung", "kept_waiting")  # codes of notes on who kept the others waiting when a job was ended
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
@@ -86,10 +87,18 @@ def is_hung(run: Run) -> bool:
     return any(note.code == "hang_end" for note in run.notes)
 
 
+def hang_of(run: Run) -> str:
+    """Return who kept a job waiting when it was ended, as a sentence: "It hung: rank 1 on n2 is ...". Empty if none."""
+    text = next((note.text for note in run.notes if note.code in WHO_HUNG), "")
+    return f"{text[:1].upper()}{text[1:]}. " if text else ""
+
+
 def hung(run: Run) -> Verdict:
     """hang_end ended it."""
     step = mend(run.known, run.failure.rank if run.failure else None) if run.known else "Each rank wrote where it was."
-    return Verdict(MARKS["failed"], f"It hung, and was ended{took(run)}.", step, (read(run), *compare_stacks(run)))
+    who = hang_of(run)
+    sentence = f"{who}It was ended{took(run)}." if who else f"It hung, and was ended{took(run)}."
+    return Verdict(MARKS["failed"], sentence, step, (read(run), *compare_stacks(run)))
 
 
 def failed(run: Run) -> Verdict:
@@ -148,10 +157,12 @@ def timed_out(run: Run) -> Verdict:
     """job_timeout passed."""
     running = sum(row.state not in ("succeeded", "saved") for row in run.ranks)
     limit = f"of {span(run.job_timeout)} " if run.job_timeout else ""
-    sentence = f"The time limit {limit}passed, and {count(running, 'rank')} of {run.world_size} still ran."
+    who = hang_of(run)
+    over = f"The time limit {limit}passed, and {count(running, 'rank')} of {run.world_size} still ran."
     last = max((rows[-1][0] for ranks in run.series.values() for rows in ranks.values() if rows), default=None)
     quiet = f"The last report came {span(run.end - last)} before the end. " if last is not None else ""
     step = f"{quiet}Each Python rank wrote where it was when the time was over. If it made progress, raise job_timeout."
+    sentence, step = (who.rstrip(), f"{over} {step}") if who else (over, step)
     return Verdict(MARKS["timed_out"], sentence, step, (read(run), *compare_stacks(run)))
 
 
@@ -165,7 +176,7 @@ def compare_stacks(run: Run) -> tuple[str, ...]:
 def cancelled(run: Run) -> Verdict:
     """A person ended it."""
     by_node = next((note.text for note in run.notes if note.code == "cancelled_by_a_node"), "")
-    sentence = f"It was ended from outside{took(run)}" + (f": {by_node}." if by_node else ".")
+    sentence = f"{hang_of(run)}It was ended from outside{took(run)}" + (f": {by_node}." if by_node else ".")
     return Verdict(MARKS["cancelled"], sentence, "Start it again when you like.")
 
 
@@ -174,7 +185,7 @@ def lost(run: Run) -> Verdict:
     why = f": {run.failure.cause}" if run.failure else ""
     step = "Fetch what is still on the nodes, and prove the cluster before the next run:"
     commands = ("ansible-playbook clean.yml", "ansible-playbook verify.yml")
-    return Verdict(MARKS["lost"], f"The job was lost{took(run)}{why}.", step, commands)
+    return Verdict(MARKS["lost"], f"{hang_of(run)}The job was lost{took(run)}{why}.", step, commands)
 
 
 def saved(run: Run) -> Verdict:
