@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
+import random
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +150,27 @@ def test_the_image_in_an_archive_is_known(tmp_path: Path, config: str) -> None:
 def test_what_is_no_archive_of_one_image_holds_nothing(tmp_path: Path, rows: object) -> None:
     assert read_archive(archive_of(tmp_path / "a.tar", rows)) == NOTHING
     assert read_archive(tmp_path / "none.tar") == NOTHING
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_an_archive_that_is_damaged_holds_nothing(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Cut off, as by a full disk, or with bytes of something else in it."""
+    with tarfile.open(tmp_path / "plain.tar", "w") as file:
+        entry = tarfile.TarInfo("layer.tar")
+        entry.size = 1 << 16
+        file.addfile(entry, io.BytesIO(random.Random(0).randbytes(entry.size)))
+    whole = pack((tmp_path / "plain.tar").read_bytes())
+    for damaged in (whole[: len(whole) // 2], whole[:20_000] + bytes(1000) + whole[21_000:]):
+        (tmp_path / "a.tar").write_bytes(damaged)
+        assert read_archive(tmp_path / "a.tar") == NOTHING
+
+
+def test_a_list_without_end_in_an_archive_holds_nothing(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = 100_000
+        file.addfile(entry, io.BytesIO(b"[" * entry.size))
+    assert read_archive(tmp_path / "a.tar") == NOTHING
 
 
 def test_an_archive_is_read_or_refused(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ RECIPES = ("Containerfile", "Dockerfile")
 FORMATS = {"podman": ("--quiet", "--format", "docker-archive"), "docker": ()}  # which both of them load
 BUILD_SECONDS = 6 * 3600.0  # an image that compiles CUDA code takes hours
 LISTING_BYTES = 1 << 20  # of the list in an archive
+DAMAGED = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error)  # of an archive that is cut off, or no archive
 CONFIG = re.compile(r"(?:blobs/sha256/)?([0-9a-f]{64})(?:\.json)?\Z")  # as podman and docker name an image's own file
 
 
@@ -117,6 +120,6 @@ def read_archive(path: Path) -> Kept:
             (row,) = json.loads(listing.read(LISTING_BYTES) if listing else "")
         found, names = CONFIG.match(row["Config"]), row["RepoTags"]
         fits = found and isinstance(names, list) and all(isinstance(name, str) for name in names)
-    except (OSError, tarfile.TarError, LookupError, ValueError, TypeError):
+    except (OSError, *DAMAGED, LookupError, ValueError, TypeError, RecursionError):
         return NOTHING
     return Kept(found.group(1), tuple(names)) if found and fits else NOTHING
