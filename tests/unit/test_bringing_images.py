@@ -115,12 +115,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("train:1", "project", "", r"where is its archive to be\? -e container_archive=train.tar"),
         ("train:1", "none", "a.tar", r"there is no Containerfile and no Dockerfile: give a folder with one"),
         ("train:1", "project", "project/Dockerfile", r"written over, but it is no archive of an image: name another"),
+        ("train:1", "project", "project/out/a.tar", r"is in .*project, so each build may take .*: give a path outside"),
+        ("train:1", "project", "link/a.tar", r"is in .*project, so each build may take .*: give a path outside of it"),
         ("train:1", "project", "other.tar", r"written over, but it holds localhost/other:1: name another file"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before(
     project: Path, image: str, folder: str, archive: str, said: str
 ) -> None:
+    (project / "link").symlink_to("project")
     archive_of(project / "other.tar", [{"Config": f"{SUM}.json", "RepoTags": ["localhost/other:1"]}])
     with pytest.raises(InputError, match=said) as refused:
         wanted_build(image, str(project / folder), str(project / archive) if archive else "")

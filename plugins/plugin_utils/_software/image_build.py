@@ -73,6 +73,9 @@ def wanted_build(image: str, folder: str, archive: str) -> Build | None:
     if kept.exists() and usual(image) not in map(usual, held.names):
         what = f"it holds {', '.join(held.names)[:200]}" if held.names else "it is no archive of an image"
         raise InputError("container_archive", archive, f"it would be written over, but {what}: name another file")
+    if kept.resolve().is_relative_to(path.resolve()):
+        where = f"it is in {folder}, so each build may take the last one's archive in: give a path outside of it"
+        raise InputError("container_archive", archive, where)
     return Build(builder, image, path, kept)
 
 
