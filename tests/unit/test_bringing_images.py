@@ -222,6 +222,27 @@ def test_one_image_by_all_its_names(name: str, usual: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "image", "name", "found"),
+    [
+        ("podman", "train:1", "localhost/train:1", True),
+        ("podman", "train:1", "docker.io/library/train:1", True),
+        ("podman", "localhost/train:1", "localhost/train:1", True),
+        ("podman", "docker.io/library/train:1", "localhost/train:1", False),
+        ("podman", "localhost/train:1", "docker.io/library/train:1", False),
+        ("podman", "train:1", "localhost/train:2", False),
+        ("docker", "train", "train:latest", True),
+        ("docker", "docker.io/library/train:1", "train:1", True),
+        ("docker", "train:1", "localhost/train:1", False),  # as Podman of the controller names what it builds
+        ("docker", "localhost/train:1", "train:1", False),
+        ("docker", "localhost/train:1", "localhost/train:1", True),
+    ],
+)
+def test_by_which_name_an_engine_finds_what_it_loaded(engine: str, image: str, name: str, found: bool) -> None:
+    """Else it is given the name that was asked for. Docker 20.10 and Podman 4.3 do so."""
+    assert on_node.finds(engine, image, name) is found
+
+
+@pytest.mark.parametrize(
     ("said", "names"),
     [
         ("Getting image\nLoaded image: localhost/train:1\n", ["localhost/train:1"]),  # podman 4.3.1
