@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
+import random
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +115,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("train:1", "project", "", r"where is its archive to be\? -e container_archive=train.tar"),
         ("train:1", "none", "a.tar", r"there is no Containerfile and no Dockerfile: give a folder with one"),
         ("train:1", "project", "project/Dockerfile", r"written over, but it is no archive of an image: name another"),
+        ("train:1", "project", "project/out/a.tar", r"is in .*project, so each build may take .*: give a path outside"),
+        ("train:1", "project", "link/a.tar", r"is in .*project, so each build may take .*: give a path outside of it"),
         ("train:1", "project", "other.tar", r"written over, but it holds localhost/other:1: name another file"),
     ],
 )
 def test_what_cannot_be_built_is_refused_before(
     project: Path, image: str, folder: str, archive: str, said: str
 ) -> None:
+    (project / "link").symlink_to("project")
     archive_of(project / "other.tar", [{"Config": f"{SUM}.json", "RepoTags": ["localhost/other:1"]}])
     with pytest.raises(InputError, match=said) as refused:
         wanted_build(image, str(project / folder), str(project / archive) if archive else "")
@@ -145,6 +153,27 @@ def test_the_image_in_an_archive_is_known(tmp_path: Path, config: str) -> None:
 def test_what_is_no_archive_of_one_image_holds_nothing(tmp_path: Path, rows: object) -> None:
     assert read_archive(archive_of(tmp_path / "a.tar", rows)) == NOTHING
     assert read_archive(tmp_path / "none.tar") == NOTHING
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_an_archive_that_is_damaged_holds_nothing(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    """Cut off, as by a full disk, or with bytes of something else in it."""
+    with tarfile.open(tmp_path / "plain.tar", "w") as file:
+        entry = tarfile.TarInfo("layer.tar")
+        entry.size = 1 << 16
+        file.addfile(entry, io.BytesIO(random.Random(0).randbytes(entry.size)))
+    whole = pack((tmp_path / "plain.tar").read_bytes())
+    for damaged in (whole[: len(whole) // 2], whole[:20_000] + bytes(1000) + whole[21_000:]):
+        (tmp_path / "a.tar").write_bytes(damaged)
+        assert read_archive(tmp_path / "a.tar") == NOTHING
+
+
+def test_a_list_without_end_in_an_archive_holds_nothing(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as file:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = 100_000
+        file.addfile(entry, io.BytesIO(b"[" * entry.size))
+    assert read_archive(tmp_path / "a.tar") == NOTHING
 
 
 def test_an_archive_is_read_or_refused(tmp_path: Path) -> None:
@@ -190,6 +219,27 @@ def test_what_no_node_can_answer_is_refused(changed: dict[str, Any]) -> None:
 )
 def test_one_image_by_all_its_names(name: str, usual: str) -> None:
     assert on_node.usual(name) == usual
+
+
+@pytest.mark.parametrize(
+    ("engine", "image", "name", "found"),
+    [
+        ("podman", "train:1", "localhost/train:1", True),
+        ("podman", "train:1", "docker.io/library/train:1", True),
+        ("podman", "localhost/train:1", "localhost/train:1", True),
+        ("podman", "docker.io/library/train:1", "localhost/train:1", False),
+        ("podman", "localhost/train:1", "docker.io/library/train:1", False),
+        ("podman", "train:1", "localhost/train:2", False),
+        ("docker", "train", "train:latest", True),
+        ("docker", "docker.io/library/train:1", "train:1", True),
+        ("docker", "train:1", "localhost/train:1", False),  # as Podman of the controller names what it builds
+        ("docker", "localhost/train:1", "train:1", False),
+        ("docker", "localhost/train:1", "localhost/train:1", True),
+    ],
+)
+def test_by_which_name_an_engine_finds_what_it_loaded(engine: str, image: str, name: str, found: bool) -> None:
+    """Else it is given the name that was asked for. Docker 20.10 and Podman 4.3 do so."""
+    assert on_node.finds(engine, image, name) is found
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,22 @@ def test_a_lost_instance_is_replaced(here: Controller) -> None:
     assert not here.present().changed
 
 
+@pytest.mark.parametrize(("stopped", "check"), [(("N2",), False), (("N1", "N2"), False), (("N1", "N2"), True)])
+def test_instances_that_somebody_stopped_are_not_replaced(
+    here: Controller, stopped: tuple[str, ...], check: bool
+) -> None:
+    """They have their disks, and what was computed may lie there alone."""
+    here.present()
+    for name in stopped:
+        here.region.running[name] = dataclasses.replace(here.region.running[name], state="stopped")
+    before, asked = dict(here.region.running), list(here.region.asked)
+    with pytest.raises(CloudError, match=r"stopped by somebody: .*n2 \(.*; they would be replaced, disks") as refused:
+        here.present(check=check)
+    assert refused.value.code == "Stopped" and "\n" not in str(refused.value)
+    assert (here.region.running, here.region.asked) == (before, asked)
+    assert here.absent().changed and not here.region.running
+
+
 def test_a_cluster_whose_lease_is_over_is_made_anew(here: Controller) -> None:
     here.present()
     here.region.running.clear()

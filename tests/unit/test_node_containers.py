@@ -361,7 +361,7 @@ def test_the_groups_of_devices_go_along_by_number(tmp_path: Path) -> None:
 
 
 def test_a_user_of_a_device_is_in_its_group_and_the_image_keeps_its_own() -> None:
-    there = ["root:x:0:", "video:x:44:someone", "ubuntu:x:1000:", "a broken line"]
+    there = ["root:x:0:", "video:x:44:someone", "ubuntu:x:1000:", "a broken line", "+:::"]
     assert entry.groups_with(there, "fleet", 1000, [44, 105]) == [
         "root:x:0:",
         "video:x:44:someone,fleet",

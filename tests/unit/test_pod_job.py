@@ -80,6 +80,13 @@ def test_an_object_that_poses_as_one_of_an_ended_job_does_not_end_a_running_one(
     assert there.taken == {} and there.going == ["FOO"]
 
 
+def test_an_object_of_a_job_cannot_have_another_job_ended_with_it() -> None:
+    """Whoever may create a ConfigMap gives it the label of one job, and the id of another."""
+    posing = {**job("other"), "kind": "ConfigMap"}
+    assert list(jobs_there(StandIn(job("mine", active=1), posing), "mine").taken) == ["mine"]
+    assert list(jobs_there(StandIn(posing), "mine").taken) == ["mine"]
+
+
 def test_a_job_of_the_same_name_is_neither_joined_nor_ended() -> None:
     """Both would be found by one label: what cannot be created would take the other one with it."""
     cluster = StandIn(job("demo", who="bob@desk", active=1))

@@ -238,7 +238,7 @@ def test_clean_finds_jobs_of_operators_that_are_over(
     cluster.answer({"items": [{"metadata": {}, "status": status}]}, "pytorch")
     there = jobs_there(cluster.kubectl(), "")
     assert (there.taken, there.going) == (found, ["two"] if found else ["one", "two"])
-    assert set(jobs_there(cluster.kubectl(), "one").taken) == {"one", "two"}  # this stand-in ignores selectors
+    assert set(jobs_there(cluster.kubectl(), "one").taken) == {"one"}
 
 
 def test_a_kind_that_the_cluster_makes_up_is_none(cluster: Cluster) -> None:

@@ -112,6 +112,8 @@ def test_options_of_pods_need_the_target() -> None:
         parse_target({"target": "kubernetes", "pod_project": "mlo"})
     with pytest.raises(InputError, match=r"target: got .slurm.; choose one of nodes, kubernetes, runai"):
         parse_target({"target": "slurm"})
+    with pytest.raises(InputError, match=r"target: got .mpijob.; .*: -e target=kubernetes -e pod_kind=mpijob\Z"):
+        parse_target({"target": "mpijob"})
 
 
 def test_an_indexed_job_and_its_service(script: Path) -> None:

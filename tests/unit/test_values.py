@@ -30,6 +30,12 @@ def test_letters_of_a_size_are_powers_of_1024(text: object, size: int) -> None:
     assert parse_bytes("fetch_limit", text) == size
 
 
+def test_a_message_is_one_line_that_changes_no_terminal() -> None:
+    """It quotes what others wrote: names in an archive, the error of a build."""
+    error = InputError("container_archive", "a\x9b2J.tar", "it holds \x1b]0;title\x07\x1b[2Jx:1\nfatal: all is lost")
+    assert str(error) == 'container_archive: got "a2J.tar"; it holds ]0;title[2Jx:1 fatal: all is lost'
+
+
 def test_a_message_shows_the_beginning_of_what_was_given() -> None:
     given = "x" * 100_000
     for error in (InputError("np", given, "give a number"), InputError("np", [given], "give a number")):

@@ -129,6 +129,7 @@ def make_user(name: str, uid: int, gids: list[int]) -> str:
 def groups_with(groups: list[str], name: str, gid: int, gids: list[int]) -> list[str]:
     """Return the lines of /etc/group with the user's own group, and the user in those of the devices."""
     rows = [line.split(":") for line in groups if line.count(":") == 3]
+    rows = [row for row in rows if row[2].isdigit()]  # no number: a line for NIS (nsswitch.conf(5), compat)
     there = {row[2] for row in rows}
     if str(gid) not in there:
         rows.append([name, "x", str(gid), ""])

@@ -201,7 +201,7 @@ def load_named(_home: str, engine: str, image: str, archive: str) -> None:
     """Load an archive, and name its image as it is to be named. Its other names are as they were then. ImageError."""
     verbs, title, before = VERBS[engine], ENGINES[engine].title, names_in(engine)
     loaded = loaded_names(said_by([*verbs.load, archive], f"{title} cannot load the archive"))
-    others = [name for name in loaded if usual(name) != usual(image)]
+    others = [name for name in loaded if not finds(engine, image, name)]
     try:
         if len(others) == len(loaded):
             if len(loaded) != 1:
@@ -223,9 +223,21 @@ def put_back(engine: str, before: Mapping[str, str], names: Sequence[str]) -> No
         drop_unnamed(engine, found)
 
 
-def usual(name: str) -> str:
-    """Return a name without what engines add to it: `train:1` of `localhost/train:1`, `train:latest` of `train`."""
-    for prefix in PREFIXES:
+def finds(engine: str, image: str, name: str) -> bool:
+    """Whether an engine finds an image that has this name by the name that users give.
+
+    Podman looks for a name without a registry among all of these, and Docker in Docker Hub's alone.
+    """
+    local = engine == "podman" and not image.startswith(PREFIXES)
+    return usual(image, local) == usual(name, local)
+
+
+def usual(name: str, local: bool = True) -> str:
+    """Return a name without what engines add: `train:1` of `docker.io/library/train:1`, `train:latest` of `train`.
+
+    `local`: `train:1` of `localhost/train:1` too.
+    """
+    for prefix in PREFIXES if local else PREFIXES[:-1]:
         if name.startswith(prefix):
             name = name[len(prefix) :]
             break

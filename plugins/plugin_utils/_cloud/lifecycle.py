@@ -154,7 +154,10 @@ def find(request: Request, region: Region, files: Files, check: bool, say: Say) 
     stack = at_rest(region, stack, check, say)
     if stack is None:
         return Found()
-    members = tuple(each for each in region.members(stack.id) if each.state in RUNNING)
+    there = region.members(stack.id)
+    if stack.status in GOOD:
+        planning.refuse_stopped(request, there)
+    members = tuple(each for each in there if each.state in RUNNING)
     if stack.status in GOOD and members:
         return Found(stack, region.template(stack.id), members)
     if stack.status not in (*GOOD, *FAILED):

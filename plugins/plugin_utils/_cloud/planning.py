@@ -12,8 +12,9 @@ from typing import Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-from .answers import Image, Subnet, TypeFacts
+from .answers import Image, Instance, Subnet, TypeFacts
 from .errors import CloudError
+from .files import how_to_remove
 from .request import Address, Group, Request, parse_source
 from .template import Kind, Made, Plan, members_of
 
@@ -30,6 +31,7 @@ DEFAULTS = {
         'Ubuntu 24.04, for which AMD has drivers: setup.yml -e \'{"accelerators": ["rocm"]}\'',
     ),
 }
+STOPPED = ("stopping", "stopped")  # states of an instance that keeps its disks, which are billed
 
 
 class Region(Protocol):
@@ -54,6 +56,15 @@ class Choice:
     what: str
     value: str
     why: str
+
+
+def refuse_stopped(request: Request, members: Sequence[Instance]) -> None:
+    """Raise CloudError for instances that somebody stopped: they would be replaced as lost ones, with their disks."""
+    found = [f"{each.node} ({each.id})" for each in members if each.state in STOPPED]
+    if found:
+        told = f"cluster {request.name}: stopped by somebody: {', '.join(found)}; they would be replaced, disks and all"
+        start = "start them in the console, which ends them at once if their lease is over"
+        raise CloudError("Stopped", f"{told}; {start}, or type {how_to_remove(request.name)}")
 
 
 def plan_of(request: Request, region: Region, made: Made | None, generations: Mapping[int, int]) -> Plan:

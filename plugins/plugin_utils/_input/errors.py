@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
+
 
 class InputError(ValueError):
     """A mistake in the user's input. The message is one line: what was given, what is allowed, what to type.
 
+    It may quote files and other programs, so it is made printable here: Ansible shows it on the terminal as it is.
     `code`: for programs, where there is one.
     """
 
@@ -19,7 +22,7 @@ class InputError(ValueError):
 
     def __init__(self, name: str, given: object, allowed: str) -> None:
         shown = json.dumps(given, default=str) if not isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        super().__init__(f"{name}: got {shorten(shown)}; {allowed}")
+        super().__init__(printable(" ".join(f"{name}: got {shorten(shown)}; {allowed}".splitlines())))
 
 
 def shorten(text: str, limit: int = 120) -> str:

@@ -44,6 +44,8 @@ def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
         # By name: what is deleted is found by that, and a strange id can have the name of another job.
         kept = {name_of(id_in(row)) for row in rows if not is_own(row)} | {name_of(each) for each in busy}
         found = {each: kind for each, kind in found.items() if name_of(each) not in kept}
+    else:  # the ids are annotations, which whoever may create an object there chooses
+        found = {each: kind for each, kind in found.items() if name_of(each) == name_of(job_id)}
     found.pop("", None)
     if job_id and not found:
         if not kubectl.left(selector_of(job_id)):

@@ -237,6 +237,9 @@ PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequ
 
 def parse_target(given: Mapping[str, object]) -> str:
     """Return where the job runs. InputError for an option of pods without them."""
+    if given.get("target") in CHOICES:
+        advice = f"this is a kind of job in pods: -e target=kubernetes -e pod_kind={given['target']}"
+        raise InputError("target", given["target"], advice)
     target = parse_choice("target", given.get("target"), TARGETS) or "nodes"
     lone = next((name for name in ("pods", *PARSERS) if given.get(name) is not None), "")
     if target == "nodes" and lone:

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ RECIPES = ("Containerfile", "Dockerfile")
 FORMATS = {"podman": ("--quiet", "--format", "docker-archive"), "docker": ()}  # which both of them load
 BUILD_SECONDS = 6 * 3600.0  # an image that compiles CUDA code takes hours
 LISTING_BYTES = 1 << 20  # of the list in an archive
+DAMAGED = (tarfile.TarError, EOFError, lzma.LZMAError, zlib.error)  # of an archive that is cut off, or no archive
 CONFIG = re.compile(r"(?:blobs/sha256/)?([0-9a-f]{64})(?:\.json)?\Z")  # as podman and docker name an image's own file
 
 
@@ -70,6 +73,9 @@ def wanted_build(image: str, folder: str, archive: str) -> Build | None:
     if kept.exists() and usual(image) not in map(usual, held.names):
         what = f"it holds {', '.join(held.names)[:200]}" if held.names else "it is no archive of an image"
         raise InputError("container_archive", archive, f"it would be written over, but {what}: name another file")
+    if kept.resolve().is_relative_to(path.resolve()):
+        where = f"it is in {folder}, so each build may take the last one's archive in: give a path outside of it"
+        raise InputError("container_archive", archive, where)
     return Build(builder, image, path, kept)
 
 
@@ -117,6 +123,6 @@ def read_archive(path: Path) -> Kept:
             (row,) = json.loads(listing.read(LISTING_BYTES) if listing else "")
         found, names = CONFIG.match(row["Config"]), row["RepoTags"]
         fits = found and isinstance(names, list) and all(isinstance(name, str) for name in names)
-    except (OSError, tarfile.TarError, LookupError, ValueError, TypeError):
+    except (OSError, *DAMAGED, LookupError, ValueError, TypeError, RecursionError):
         return NOTHING
     return Kept(found.group(1), tuple(names)) if found and fits else NOTHING
