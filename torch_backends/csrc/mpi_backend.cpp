@@ -75,7 +75,7 @@ WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int ta
   const bool sends = type == OpType::SEND;
   return posted(c10::make_intrusive<Message>(
       Label{type, title_of(type)}, rank_, messages_, buffer, sends ? buffer : tensor,
-      sends ? post_send(messages_, piece, tag) : std::vector<Request>{}, timeout_, name_of(type, ++message_count_),
+      sends ? post_message(messages_, piece, tag) : std::vector<Request>{}, timeout_, name_of(type, ++message_count_),
       sends ? nullptr : mailbox_->add(piece, tag)));
 }
 
