@@ -202,7 +202,7 @@ def what_is_received_after_its_group_is_gone() -> None:
 
 @check
 def messages_of_a_group_that_is_gone() -> None:
-    """Whoever has kept its backend is refused: Open MPI ends the process if it is asked for what came by such a group."""
+    """Whoever has kept its backend is refused: Open MPI ends the process that probes for what came by it."""
     if BACKEND == "shm":
         return  # its messages are gloo's
     group = own_group()
