@@ -2,6 +2,7 @@
 
 #include "patience.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
@@ -65,6 +66,7 @@ bool Message::advance() {
       throw std::runtime_error(mismatch_);
     }
     if (!target_.is_same(buffer_)) {
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;  // whichever thread this is
       target_.copy_(buffer_);
     }
   } catch (const std::exception& error) {
