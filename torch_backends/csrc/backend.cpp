@@ -5,6 +5,7 @@
 #include "record.h"
 #include "reduction.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
@@ -186,6 +187,7 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
   auto run = [transport = transport_, device, number, operation = std::move(operation)] {
     const Leaving leaving{number};
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;  // the caller's no_grad or inference_mode is not this thread's
     operation(*transport);
     settle(device);
   };

@@ -19,17 +19,38 @@ bool Mailbox::look(const Receive& receive) {
   const auto first = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
     return other->piece.rank == receive.piece.rank && other->tag == receive.tag;
   });
+  const std::shared_ptr<Receive> found = *first;
   MPI_Message message;
   MPI_Status status;
-  if (!find(receive, &message, &status)) {
+  if (!has_room(*found) || !find(receive, &message, &status)) {
     return false;
   }
-  const std::shared_ptr<Receive> found = *first;
-  waiting_.erase(first);
-  found->piece.rank = status.MPI_SOURCE;
-  found->requests = post_found(comm_, found->piece, found->tag, message, status);
-  found->is_found = true;
+  const int64_t before = std::min(found->came, found->piece.bytes);
+  const Piece rest{status.MPI_SOURCE, found->piece.data + before, found->piece.bytes - before};
+  const Request part = post_found(rest, message, status);
+  found->piece.rank = rest.rank;
+  found->came += part.bytes;
+  found->is_found = is_last(part);
+  found->requests.push_back(part);
+  if (found->is_found) {
+    waiting_.erase(first);
+  } else {
+    std::rotate(waiting_.begin(), first, first + 1);  // the other parts are its too
+  }
   return receive.is_found;
+}
+
+// What is of another size is received one part after the other, so that it takes no more memory than one.
+bool Mailbox::has_room(Receive& receive) {
+  if (!receive.requests.empty() && receive.requests.back().aside) {
+    int flag = 0;
+    TORCHFLEET_MPI(MPI_Test(&receive.requests.back().request, &flag, MPI_STATUS_IGNORE));
+    if (flag == 0) {
+      return false;
+    }
+    receive.requests.pop_back();
+  }
+  return true;
 }
 
 bool Mailbox::find(const Receive& receive, MPI_Message* message, MPI_Status* status) const {

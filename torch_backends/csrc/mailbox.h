@@ -19,8 +19,9 @@ struct Receive {
   const std::shared_ptr<Mailbox> mailbox;
   Piece piece;  // its rank is MPI_ANY_SOURCE until a message is found, if any will do
   const int tag;
-  bool is_found = false;
-  std::vector<Request> requests{};  // once it is found
+  int64_t came = 0;  // bytes of the parts that are found
+  bool is_found = false;  // the last part too
+  std::vector<Request> requests{};  // of these parts
 };
 
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
@@ -30,13 +31,14 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   // The memory of `piece` has to live until the receive is found and its requests are done, or until it is dropped.
   std::shared_ptr<Receive> add(const Piece& piece, int tag);
 
-  // Whether its message is found. Receives of the same source and tag get theirs in the order of add(), and those that name
-  // the source before those from any source, as with gloo.
+  // Whether its message is found, to the last part. Receives of the same source and tag get theirs in the order of add(), and
+  // those that name the source before those from any source, as with gloo.
   bool look(const Receive& receive);
 
   void drop(const Receive& receive);
 
  private:
+  static bool has_room(Receive& receive);  // for one more part
   bool find(const Receive& receive, MPI_Message* message, MPI_Status* status) const;
 
   const MPI_Comm comm_;

@@ -2,6 +2,7 @@
 
 #include "patience.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
@@ -32,6 +33,9 @@ bool Message::take() {
     return false;
   }
   source_ = receive_->piece.rank;
+  if (receive_->came != receive_->piece.bytes) {
+    mismatch_ = c10::str("rank ", source_, " sent ", receive_->came, " bytes, and ", receive_->piece.bytes, " are expected");
+  }
   requests_ = std::move(receive_->requests);
   std::reverse(requests_.begin(), requests_.end());
   receive_.reset();
@@ -41,16 +45,11 @@ bool Message::take() {
 bool Message::are_requests_done() {
   while (!requests_.empty()) {
     int flag = 0;
-    MPI_Status status;
-    TORCHFLEET_MPI(MPI_Test(&requests_.back().request, &flag, &status));
+    TORCHFLEET_MPI(MPI_Test(&requests_.back().request, &flag, MPI_STATUS_IGNORE));
     if (flag == 0) {
       return false;
     }
-    const Request done = std::move(requests_.back());
     requests_.pop_back();
-    if (!is_send()) {
-      check_size(status, done.bytes);
-    }
   }
   return true;
 }
@@ -63,7 +62,11 @@ bool Message::advance() {
     if (!take() || !are_requests_done()) {
       return false;
     }
+    if (!mismatch_.empty()) {
+      throw std::runtime_error(mismatch_);
+    }
     if (!target_.is_same(buffer_)) {
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;  // whichever thread this is
       target_.copy_(buffer_);
     }
   } catch (const std::exception& error) {

@@ -46,6 +46,7 @@ class Message : public c10d::Work {
   const std::chrono::steady_clock::time_point posted_ = std::chrono::steady_clock::now();
   const std::string name_;
   std::shared_ptr<Receive> receive_;  // until its message is found
+  std::string mismatch_;  // of what came and what is expected, once it is found
   std::atomic<int> source_{-1};
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // once somebody wants it
   bool future_is_over_ = false;

@@ -70,12 +70,18 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
 }
 
 WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
+  TORCH_CHECK_WITH(DistBackendError, messages_ != MPI_COMM_NULL, "backend mpi: this group was destroyed");
   const at::Tensor buffer = dense(tensor);
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
   const bool sends = type == OpType::SEND;
+  std::vector<Request> requests;
+  if (sends) {
+    std::lock_guard<std::mutex> lock(sending_);
+    requests = post_message(messages_, piece, tag);
+  }
   return posted(c10::make_intrusive<Message>(
       Label{type, title_of(type)}, rank_, messages_, buffer, sends ? buffer : tensor,
-      sends ? post_send(messages_, piece, tag) : std::vector<Request>{}, timeout_, name_of(type, ++message_count_),
+      std::move(requests), timeout_, name_of(type, ++message_count_),
       sends ? nullptr : mailbox_->add(piece, tag)));
 }
 

@@ -7,6 +7,7 @@
 #include "transfer.h"
 
 #include <memory>
+#include <mutex>
 
 namespace torchfleet {
 
@@ -29,6 +30,7 @@ class MPIBackend : public GroupBackend {
   WorkPtr posted(c10::intrusive_ptr<Message> message);
 
   MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
+  std::mutex sending_;  // the parts of a message follow each other
   std::atomic<uint64_t> message_count_{0};
   std::shared_ptr<Mailbox> mailbox_;  // what is received of them
 };

@@ -407,31 +407,27 @@ std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag) {
   return requests;
 }
 
-std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found, MPI_Status& status) {
-  const int64_t length = std::min(kMost, piece.bytes);
-  int came = 0;
-  TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &came));
-  Request first{MPI_REQUEST_NULL, length};
-  if (came != length) {
-    first.aside = std::make_shared<std::vector<char>>(came);
-  }
-  char* to = first.aside ? first.aside->data() : piece.data;
-  TORCHFLEET_MPI(MPI_Imrecv(to, came, MPI_BYTE, &found, &first.request));
-  std::vector<Request> requests{std::move(first)};
-  if (came == length && length < piece.bytes) {
-    for (Request& more : post_receive(comm, {piece.rank, piece.data + length, piece.bytes - length}, tag)) {
-      requests.push_back(std::move(more));
-    }
+std::vector<Request> post_message(MPI_Comm comm, const Piece& piece, int tag) {
+  std::vector<Request> requests = post_send(comm, piece, tag);
+  if (!is_last(requests.back())) {
+    requests.push_back(post_send(comm, {piece.rank, piece.data, 0}, tag).front());
   }
   return requests;
 }
 
-void check_size(MPI_Status& status, int64_t bytes) {
-  int count = 0;
-  TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &count));
-  if (count != bytes) {
-    throw std::runtime_error(c10::str("rank ", status.MPI_SOURCE, " sent ", count, " bytes, and ", bytes, " are expected"));
+bool is_last(const Request& part) {
+  return part.bytes < kMost;
+}
+
+Request post_found(const Piece& rest, MPI_Message found, MPI_Status& status) {
+  int came = 0;
+  TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &came));
+  Request part{MPI_REQUEST_NULL, came};
+  if (came != std::min(kMost, rest.bytes)) {
+    part.aside = std::make_shared<std::vector<char>>(came);
   }
+  TORCHFLEET_MPI(MPI_Imrecv(part.aside ? part.aside->data() : rest.data, came, MPI_BYTE, &found, &part.request));
+  return part;
 }
 
 namespace {

@@ -53,7 +53,7 @@ class MPITransport : public Transport {
   bool direct_;                       // whether the MPI of all ranks can read memory of accelerators
 };
 
-// A part of a message that may be longer than MPI can count.
+// A part of something that may be longer than MPI can count.
 struct Request {
   MPI_Request request;
   int64_t bytes;
@@ -62,10 +62,12 @@ struct Request {
 std::vector<Request> post_send(MPI_Comm comm, const Piece& piece, int tag);
 std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag);
 
-// The same for one whose beginning was found. `status`: of that. A beginning of another size is received elsewhere.
-std::vector<Request> post_found(MPI_Comm comm, const Piece& piece, int tag, MPI_Message found, MPI_Status& status);
+// Messages of the program. The last part, which may be empty, is shorter than the others: whoever finds a part knows whether
+// more comes, whatever size is expected.
+std::vector<Request> post_message(MPI_Comm comm, const Piece& piece, int tag);
+bool is_last(const Request& part);
 
-// Throws std::runtime_error if what came is not of this size. `status`: of a receive.
-void check_size(MPI_Status& status, int64_t bytes);
+// Receives a part that was found. `rest`: what is expected of the message. A part of another size is received elsewhere.
+Request post_found(const Piece& rest, MPI_Message found, MPI_Status& status);
 
 }  // namespace torchfleet

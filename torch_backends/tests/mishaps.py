@@ -201,6 +201,22 @@ def what_is_received_after_its_group_is_gone() -> None:
 
 
 @check
+def messages_of_a_group_that_is_gone() -> None:
+    """Whoever has kept its backend is refused: Open MPI ends the process that probes for what came by it."""
+    if BACKEND == "shm":
+        return  # its messages are gloo's
+    group = own_group()
+    backend = group._get_backend(torch.device("cpu"))
+    dist.destroy_process_group(group)
+    with refused("this group was destroyed"):
+        backend.send([torch.ones(3)], 1 - rank(), 0)
+    with refused("this group was destroyed"):
+        backend.recv([torch.ones(3)], 1 - rank(), 0)
+    with refused("this group was destroyed"):
+        backend.recv_anysource([torch.ones(3)], 0)
+
+
+@check
 def ranks_that_ask_for_different_things() -> None:
     """Both are told what each asks for."""
     for mine, other, text in [

@@ -173,6 +173,27 @@ def what_does_not_lie_in_one_piece() -> None:
 
 
 @check
+def what_autograd_watches() -> None:
+    """Parameters, and tensors of inference mode, are written to in the threads of the backend too."""
+    everybody = range(size())
+    parameter = torch.nn.Parameter(values(rank(), torch.float32, 8)[::2])
+    with torch.no_grad():
+        dist.broadcast(parameter, src=size() - 1)
+        assert torch.equal(parameter, values(size() - 1, torch.float32, 8)[::2])
+        dist.all_reduce(parameter, dist.ReduceOp.SUM if by_others() else dist.ReduceOp.AVG)
+    with torch.inference_mode():
+        given, outputs = values(rank(), torch.float32, 6), [torch.zeros(12)[::2] for _rank in everybody]
+        dist.all_gather(outputs, given)
+        assert all_equal(outputs, [values(of, torch.float32, 6) for of in everybody])
+        output = torch.zeros(6)
+        dist.reduce_scatter(output, [given] * size())
+        assert torch.equal(output, reduced("SUM", torch.float32, 6))
+        if not by_gloo():
+            dist.scatter(outputs[0], [given] * size() if rank() == 0 else None, src=0)
+            assert torch.equal(outputs[0], values(0, torch.float32, 6))
+
+
+@check
 def several_tensors_at_once() -> None:
     tensors = [values(rank(), torch.float32, count) for count in (3, 5)]
     dist.all_reduce_coalesced(tensors)

