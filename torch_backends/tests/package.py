@@ -42,10 +42,11 @@ LAUNCHERS = {
 }
 
 
-def called(*argv: object) -> None:
-    """Run a program that must succeed."""
+def called(*argv: object) -> str:
+    """Run a program that must succeed, and return what it printed."""
     done = subprocess.run([str(word) for word in argv], cwd=REPO, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def install_compiler() -> None:
@@ -69,9 +70,7 @@ def install() -> None:
 @functools.cache
 def torch_version() -> str:
     """Return the version of the PyTorch that is tested, with the suffix of its build, such as 2.13.0+cpu."""
-    # In a directory without a torch of its own.
-    argv = [PYTHON, "-I", "-c", "import torch.version; print(torch.version.__version__)"]
-    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    return called(PYTHON, "-I", "-c", "import torch; print(torch.__version__)").strip()
 
 
 def torch_minor() -> str:
