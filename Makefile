@@ -31,7 +31,7 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends stress-backends sanitize-backends wheels clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends stress-backends sanitize-backends torch-backends wheels clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
@@ -62,6 +62,7 @@ help:
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
 	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some two hours)'
 	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
+	@echo 'make torch-backends TORCH=2.15.0  the tests of torch_backends with another PyTorch (half an hour, 6 GB)'
 	@echo 'make pictures     reports of runs on four lab nodes, judged in a browser (root; ten minutes); pictures: .cache/pictures'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
 	@echo 'make wheels       wheels of torch_backends for machines without a compiler, in wheels/ (root; some hours for all)'
@@ -269,6 +270,18 @@ stress-backends: $(DEV_READY) setup
 # compiling and running it takes both cores some minutes. Not part of `make test`.
 sanitize-backends: $(DEV_READY)
 	$(call in_venv,python torch_backends/tests/sanitize/run.py)
+
+# The tests of torch_backends, compiled for another release of PyTorch than the one of locks/pytorch.txt, and PyTorch's own under
+# every MPI. It is installed into a directory of .cache; its build for GPUs runs without one. Not part of `make test`.
+TORCH := 2.15.0
+OTHER := .cache/torch-$(TORCH)
+torch-backends: $(DEV_READY)
+	$(call in_venv,PYTHONPATH=collections:. python -c 'from torch_backends.tests.package import install; install()')
+	$(PYTHON) -I -m venv --clear $(OTHER)
+	$(OTHER)/bin/python -I -m pip install --quiet --no-cache-dir torch==$(TORCH) numpy setuptools
+	TORCHFLEET_BACKENDS_MPI=$(HOME)/.torchfleet/openmpi:$(HOME)/.torchfleet/mpich TORCHFLEET_BACKENDS_SHM=yes \
+	  TORCHFLEET_BACKENDS_CCL=yes $(OTHER)/bin/python -I -m pip install --quiet --no-build-isolation ./torch_backends
+	$(call in_venv,TORCHFLEET_TEST_PYTHON=$(CURDIR)/$(OTHER)/bin/python $(PYTEST) torch_backends/tests)
 
 # Wheels of backends shm and mpi, compiled in a container of Debian 11, and machines that install them: not part of
 # `make test`. WHEELS: which, instead of all, such as WHEELS='--torch 2.13.0 --python 3.13 --machine aarch64'.

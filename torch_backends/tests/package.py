@@ -1,7 +1,12 @@
-"""The package as a user has it, built for the MPIs that setup.yml installs, and a way to start ranks."""
+"""The package as a user has it, built for the MPIs that setup.yml installs, and a way to start ranks.
+
+TORCHFLEET_TEST_PYTHON: the interpreter of another environment that has the package, such as one with another release of
+PyTorch. What is there is tested then: nothing is installed, the MPIs neither.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -12,7 +17,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 REPO = PACKAGE.parent
 HOME = Path.home() / ".torchfleet"
-PYTHON = HOME / "pytorch" / "bin" / "python"
+OTHER = os.environ.get("TORCHFLEET_TEST_PYTHON", "")
+PYTHON = Path(OTHER) if OTHER else HOME / "pytorch" / "bin" / "python"
 BUILT_FOR = ["openmpi", "mpich"]  # the second serves Intel MPI too
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []
 MPIS = ["openmpi", "mpich", "intelmpi"]
@@ -32,14 +38,15 @@ LAUNCHERS = {
     ],
     "mpich": ["mpich/bin/mpiexec", "-launcher", "fork", "-n"],
     "intelmpi": ["intelmpi/bin/mpiexec.hydra", "-launcher", "fork", "-genv", "I_MPI_PIN", "0", "-n"],
-    "torchrun": ["pytorch/bin/torchrun", "--standalone", "--no-python", "--nproc-per-node"],
+    "torchrun": [str(PYTHON.with_name("torchrun")), "--standalone", "--no-python", "--nproc-per-node"],
 }
 
 
-def called(*argv: object) -> None:
-    """Run a program that must succeed."""
+def called(*argv: object) -> str:
+    """Run a program that must succeed, and return what it printed."""
     done = subprocess.run([str(word) for word in argv], cwd=REPO, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def install_compiler() -> None:
@@ -52,10 +59,35 @@ def install_compiler() -> None:
 def install() -> None:
     """Have all MPIs, PyTorch and the package, as our own roles install them."""
     install_compiler()
+    if OTHER:
+        return
     setup(["mpi", "pytorch", "torch_backends"], backends=["mpi", "shm", "ccl"])
     # In a home of its own, for its directory would be the other one's. Our lock has one version of each MPI.
     older = {"openmpi_version": "4.1.8", "torchfleet_locked": False}
     setup(["mpi"], mpis=["openmpi"], torchfleet_home=str(HOME / "openmpi-4.1"), **older)
+
+
+@functools.cache
+def torch_version() -> str:
+    """Return the version of the PyTorch that is tested, with the suffix of its build, such as 2.13.0+cpu."""
+    return called(PYTHON, "-I", "-c", "import torch; print(torch.__version__)").strip()
+
+
+def torch_minor() -> str:
+    """Return its minor release, such as 2.13."""
+    return ".".join(torch_version().split(".")[:2])
+
+
+def install_uncompiled(place: Path) -> Path:
+    """Have the package without a compiler in a directory of its own; return that in which Python finds it."""
+    if not OTHER:
+        setup(["torch_backends"], torch_backends_path=str(place), torch_backends_compile=False)
+        (found,) = place.glob("lib/python3*/site-packages")
+        return found
+    pip = ["env", "TORCHFLEET_BACKENDS_MPI=", PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place]
+    called(*pip, "--requirement", REPO / "locks" / "torch_backends.txt")
+    called(*pip, "--no-build-isolation", PACKAGE)
+    return place
 
 
 def setup(tags: list[str], **given: object) -> None:

@@ -203,6 +203,13 @@ def create(ranks: Sequence[int] = (), timeout: datetime.timedelta | None = None)
     return found.create(list(ranks), timeout or TIMEOUT)
 
 
+def world_of_mpi() -> tuple[int, int]:
+    """Return how many ranks MPI has, and which of them this one is. BackendError if this process has no MPI."""
+    found = module()
+    prepare(found, is_world=True)
+    return found.world_size(), found.world_rank()
+
+
 def create_by_store(
     store: Any, rank: int, size: int, timeout: datetime.timedelta | None = None, *, is_world: bool
 ) -> Any:

@@ -71,16 +71,21 @@ def telling(helper: Callable[..., Any], dist: Any) -> Callable[..., Any]:
 
     It knows our plug-ins only while it makes a group of them: a plug-in that is registered changes what PyTorch 2.13
     makes of strings such as "cpu:gloo,cuda:gloo". Under "mpi", PyTorch has no store: other backends get a real one.
+    From 2.14 on "mpi" is a plug-in of PyTorch, and with TORCH_DISTRIBUTED_DEBUG=DETAIL it wraps all plug-ins together
+    with gloo: so mpi gets a store too, and the numbers of the ranks, which PyTorch's flight recorder needs as well.
     """
+    from torchfleet_backends import meeting_place, world_of_mpi
 
     @functools.wraps(helper)
     def make(size: int, rank: int, ranks: Sequence[int], backend: Any, store: Any, name: str, **more: Any) -> Any:
         if not ranks:
             ProcessGroupMPI.world_is_of_mpi = size == -1 and dist.distributed_c10d.ProcessGroupMPI is ProcessGroupMPI
-        elif ProcessGroupMPI.world_is_of_mpi and str(backend) != "mpi":
-            from torchfleet_backends import meeting_place
-
-            store = dist.PrefixStore("by mpi", meeting_place())
+        if ProcessGroupMPI.world_is_of_mpi:
+            listed = hasattr(dist.distributed_c10d, "_create_mpi_process_group")  # from PyTorch 2.14 on
+            if listed and not ranks:
+                size, rank = world_of_mpi()
+            if str(backend) != "mpi" or (listed and dist.get_debug_level() == dist.DebugLevel.DETAIL):
+                store = dist.PrefixStore("by mpi", meeting_place())
         own = dist.PrefixStore(f"{name}/mpi", store)
         ProcessGroupMPI.asked = Asked(rank, size, own, more.get("timeout"))
         plugins = getattr(dist.Backend, "_plugins", {})

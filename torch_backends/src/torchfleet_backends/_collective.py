@@ -24,11 +24,11 @@ LOOK_SECONDS = 0.1  # between two looks of who waits for a collective that has n
 class Collective(dist.Work):
     """A requested collective. It fails when its timeout is over, which starts when it begins to run."""
 
-    def __init__(self, name: str, outputs: Tensors, timeout: datetime.timedelta, row: Row, worker: Worker) -> None:
-        """`row`: of the record."""
+    def __init__(self, name: str, outputs: Tensors, limit: datetime.timedelta, row: Row, worker: Worker) -> None:
+        """`limit`: its timeout, which PyTorch 2.14 has as a property that cannot be set. `row`: of the record."""
         super().__init__()
         self.row, self.worker = row, worker
-        self.name, self.outputs, self.timeout = name, list(outputs), timeout
+        self.name, self.outputs, self.limit = name, list(outputs), limit
         self.future: torch.futures.Future[Any] | None = None
         self.lock = threading.Lock()
         self.over = threading.Event()
@@ -56,7 +56,7 @@ class Collective(dist.Work):
     def seconds_left(self) -> float:
         """Return the time that it still has; all while it has not begun."""
         gone = 0.0 if self.begun is None else time.monotonic() - self.begun
-        return self.timeout.total_seconds() - gone
+        return self.limit.total_seconds() - gone
 
     def lasts(self, limit: datetime.timedelta) -> dist.DistBackendError:
         """Return the error of one that has not ended in time."""
@@ -162,7 +162,7 @@ class Worker:
         """Fail the collective that runs if its time is over."""
         running = self.running
         if running is not None and running.seconds_left() <= 0:
-            self.fail(running, running.lasts(running.timeout))
+            self.fail(running, running.lasts(running.limit))
 
     def fail(self, work: Collective, error: Exception) -> None:
         """End a collective with an error, and all later ones."""
