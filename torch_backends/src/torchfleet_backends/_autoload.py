@@ -74,13 +74,14 @@ def telling(helper: Callable[..., Any], dist: Any) -> Callable[..., Any]:
     From 2.14 on "mpi" is a plug-in of PyTorch, and with TORCH_DISTRIBUTED_DEBUG=DETAIL it wraps all plug-ins together
     with gloo: so mpi gets a store too, and the numbers of the ranks, which PyTorch's flight recorder needs as well.
     """
-    from torchfleet_backends import meeting_place, world_of_mpi
 
     @functools.wraps(helper)
     def make(size: int, rank: int, ranks: Sequence[int], backend: Any, store: Any, name: str, **more: Any) -> Any:
         if not ranks:
             ProcessGroupMPI.world_is_of_mpi = size == -1 and dist.distributed_c10d.ProcessGroupMPI is ProcessGroupMPI
         if ProcessGroupMPI.world_is_of_mpi:
+            from torchfleet_backends import meeting_place, world_of_mpi
+
             listed = hasattr(dist.distributed_c10d, "_create_mpi_process_group")  # from PyTorch 2.14 on
             if listed and not ranks:
                 size, rank = world_of_mpi()
