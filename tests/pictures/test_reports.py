@@ -48,7 +48,7 @@ def expected(run_dir: Path) -> list[str]:
         "The end": state != "succeeded",
         "What the ranks took": (run_dir / "usage.json").exists(),
         "Ranks": True,
-        "Time": bool((result["profile"] or {}).get("budget")),
+        "Time": bool((result.get("profile") or {}).get("budget")),
         "Links": bool(proof & hosts),
         "Versions": True,
         "Command": True,
