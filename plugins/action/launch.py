@@ -54,6 +54,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod
     refuse_unfollowed,
     selector_of,
     submit,
+    with_kind_of_cluster,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import run as run_pods
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import (
@@ -239,6 +240,7 @@ class ActionModule(Action):
         script = find_script(request, WORKLOADS)
         job_id = request.job_id or run_directory.new_job_id(request.module.replace(".", "-") or script)
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
+        pods = with_kind_of_cluster(pods, needed=not self._task.check_mode)
         folder = folder_of(script, request.module) if script else None
         program = program_of(request, script, shipped=folder is not None, local=False)
         words, code = folder_words(folder), code_digest(folder, script)
@@ -267,7 +269,8 @@ class ActionModule(Action):
             run_directory.remove_run_dir(run_dir)
             raise
         screen, view = self.screen_and_view(plan)
-        for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *filter(None, [plan.shipped])]:
+        said = filter(None, [made.pods.kind_reason, plan.shipped])
+        for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *said]:
             view.say(line)
         outcome, left = run_pods(made, lease, view, stop)
         return self.tell(plan, outcome, request, stop, screen, view, [], left)

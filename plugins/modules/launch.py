@@ -387,11 +387,11 @@ options:
     description:
       - V(indexed) is one Indexed Job, of Kubernetes 1.24 and newer.
       - V(jobs) is a Job for each pod, for clusters that do not have that.
+      - The default is V(indexed), or V(jobs) if the cluster is older than that. For O(pod_manifest) it is not asked.
       - V(pytorchjob) and V(trainjob) are jobs of Kubeflow's training operator 1 and trainer 2.
       - V(mpijob) is one of Kubeflow's MPI operator. It is not followed, only shown, or written by O(pod_manifest).
     type: str
     choices: [indexed, jobs, pytorchjob, trainjob, mpijob]
-    default: indexed
   pod_namespace:
     description: The namespace. The default is that of the context.
     type: str

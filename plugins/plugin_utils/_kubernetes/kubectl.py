@@ -153,6 +153,13 @@ class Kubectl:
         items = found.get("items")
         return [pod for item in items if (pod := pod_of(item, hosts))] if isinstance(items, list) else []
 
+    def version(self) -> tuple[int, int]:
+        """Return the major and minor version of the cluster; (0, 0) if it says none. KubeError."""
+        said = table_in(self.json("version"), "serverVersion")
+        found = [re.match(r"[0-9]{1,4}", text_in(said, name)) for name in ("major", "minor")]  # clouds say 27+
+        major, minor = (int(number[0]) if number else 0 for number in found)
+        return major, minor
+
     def refuse_without_logs(self) -> None:
         """KubeError for a user who may not read the logs of pods. Whether the API answers has been seen before."""
         try:

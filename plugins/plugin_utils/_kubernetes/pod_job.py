@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
@@ -35,6 +35,7 @@ from .pod_request import PodRequest
 from .runai import CommandLine, command_lines
 
 REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after a lost answer it may have been
+INDEXED_SINCE = (1, 24)  # Kubernetes docs, Jobs: completion mode, stable
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
 
@@ -59,7 +60,8 @@ class PodJob:
     def lines(self) -> list[str]:
         """Return what `train.yml --check` prints."""
         others = [line for each in self.submitted_by for line in each.lines]
-        return [*explain(self.plan, self.command), *explained(self.things), *others]
+        kind = filter(None, [self.pods.kind_reason])
+        return [*explain(self.plan, self.command), *explained(self.things), *others, *kind]
 
 
 def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | None, who: str) -> PodJob:
@@ -71,6 +73,25 @@ def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | N
     files = files_of(order, folder, pods)
     things = objects_of(plan, pods, files, secrets)
     return PodJob(plan, command, order, pods, files, tuple(things), command_lines(plan, pods, bool(secrets)))
+
+
+def with_kind_of_cluster(pods: PodRequest, needed: bool) -> PodRequest:
+    """Return a request with the kind that the cluster has. KubeError for one that does not answer, if it is needed."""
+    if not pods.any_kind:
+        return pods
+    try:
+        version = kubectl_for(pods).version()
+    except KubeError as error:
+        if needed:
+            raise
+        return replace(pods, kind_reason=f"it is not known whether the cluster has Indexed Jobs: {error.told}")
+    if version >= INDEXED_SINCE:
+        return pods
+    has, since = (".".join(map(str, each)) for each in (version, INDEXED_SINCE))
+    reason = (
+        f"one Job for each pod (pod_kind=jobs): the cluster has Kubernetes {has}, and Indexed Jobs came with {since}"
+    )
+    return replace(pods, kind="jobs", kind_reason=reason)
 
 
 def kubectl_for(pods: PodRequest) -> Kubectl:

@@ -95,6 +95,8 @@ class PodRequest:
     pods: int
     ranks: int
     kind: str = "indexed"
+    any_kind: bool = False  # no kind was asked for: it may become what the cluster has
+    kind_reason: str = ""  # what is to be said of the choice
     namespace: str = ""
     context: str = ""
     cpus: str = ""
@@ -272,7 +274,8 @@ def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
     if request.python.startswith("~"):
         raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
     kind = {"kind": "runai"} if of_runai else {}
-    made = PodRequest("", pods, ranks, python=request.python or "python3")
+    any_kind = not of_runai and "kind" not in found and "manifest" not in found
+    made = PodRequest("", pods, ranks, any_kind=any_kind, python=request.python or "python3")
     return checked_for_kind(dataclasses.replace(made, **found, **kind))  # type: ignore[arg-type]
 
 
