@@ -145,18 +145,25 @@ def test_what_is_left_of_a_job_that_could_not_be_created_is_said() -> None:
 
 
 class Late(StandIn):
-    """A cluster that makes one more pod of a job that was deleted."""
+    """A cluster of which a pod is left after the first deletion. `ended`: its machine said that it is over."""
 
-    def __init__(self, first: str) -> None:
+    def __init__(self, first: str, ended: bool = False, why: str = "") -> None:
         super().__init__()
-        self.first, self.pods_left = first, ["pod/late"]
+        self.first, self.ended, self.why, self.pods_left = first, ended, why, ["pod/late"]
 
     def run(self, *words: str, **_given: Any) -> str:
         self.asked.append(words[0])
-        if words[0] == "delete":
-            self.pods_left = self.pods_left if self.asked.count("delete") == 1 else []
+        if words[0] == "delete" and self.asked.count("delete") == 1:
+            if self.why:
+                raise KubeError(KubeCode.FAILED, self.why)
             return self.first
-        return "".join(f"{name}\n" for name in self.pods_left)
+        if words[0] == "delete":
+            self.pods_left = []
+        if "--output=json" not in words:
+            return "".join(f"{name}\n" for name in self.pods_left)
+        state = {"terminated": {"exitCode": 0}} if self.ended else {"running": {}}
+        status = {"containerStatuses": [{"name": "ranks", "state": state}]}
+        return json.dumps({"items": [{"metadata": {"name": "late"}, "status": status}]})
 
 
 def test_a_pod_that_is_made_late_is_taken_away_too() -> None:
@@ -164,6 +171,15 @@ def test_a_pod_that_is_made_late_is_taken_away_too() -> None:
     assert take_away(Late("job.batch/tf-demo\n"), "x=y") == []
     cluster = Late("pod/late\n")  # it was deleted, and does not go
     assert take_away(cluster, "x=y") == ["pod/late is left in the cluster: its machine does not answer"]
+    assert cluster.asked.count("delete") == 1
+
+
+def test_a_pod_that_has_ended_gets_the_time_that_its_machine_takes() -> None:
+    late = "kubectl delete: error: timed out waiting for the condition on pods/late"
+    assert take_away(Late("", ended=True, why=late), "x=y") == []
+    assert take_away(Late("pod/late\n", ended=True), "x=y") == []
+    cluster = Late("", why=late)
+    assert take_away(cluster, "x=y") == [f"pod/late is left in the cluster: {late}"]
     assert cluster.asked.count("delete") == 1
 
 

@@ -189,6 +189,11 @@ class Kubectl:
         text = self.run("get", self.resources, f"--selector={selector}", "--output=name", REQUEST)
         return [printable(line)[:TEXT] for line in text.splitlines()]
 
+    def have_ended(self, selector: str) -> bool:
+        """Whether all pods that a selector finds have ended, as their machines said. KubeError."""
+        pods = [pod_of(item, ()) for item in self.rows("pods", selector)]
+        return bool(pods) and all(pod and pod.container.ended for pod in pods)
+
     def rows(self, resources: str, selector: str) -> list[dict[str, object]]:
         """Return the objects of some kinds that a selector finds. KubeError."""
         return self.items("get", resources, f"--selector={selector}")

@@ -186,16 +186,30 @@ def run(
 
 
 def take_away(kubectl: Kubectl, selector: str) -> list[str]:
-    """Delete all objects of a job, and return what is left, each with what to do: nothing if all is well."""
+    """Delete all objects of a job, and return what is left, each with why: nothing if all is well.
+
+    Twice if a pod was made late, of a job that the cluster did not know to be deleted yet; or if all pods have ended
+    and stay: kubelets before 1.22 look at such a pod once a minute (kubelet's syncFrequency).
+    """
     try:
-        known = kubectl.delete(selector, wait=True)
-        left = kubectl.left(selector)
-        if set(left) - set(known):  # the cluster made a pod of a job that it did not know to be deleted yet
-            kubectl.delete(selector, wait=True)
-            left = kubectl.left(selector)
+        known, left, why = delete(kubectl, selector)
+        if left and (set(left) - set(known) or kubectl.have_ended(selector)):
+            _, left, why = delete(kubectl, selector)
     except KubeError as error:
         return [f"what is left in the cluster is not known: {error}"]
-    return [f"{name} is left in the cluster: its machine does not answer" for name in left]
+    return [f"{name} is left in the cluster: {why}" for name in left]
+
+
+def delete(kubectl: Kubectl, selector: str) -> tuple[list[str], list[str], str]:
+    """Delete what a selector finds, and wait. Return what was there, what is left and why. KubeError: no answer."""
+    try:
+        known, why = kubectl.delete(selector, wait=True), "its machine does not answer"
+    except KubeError as error:
+        if error.code != KubeCode.FAILED:
+            raise
+        known, why = [], error.told  # kubectl waited for so long, or may not delete
+    left = kubectl.left(selector)
+    return known or left, left, why
 
 
 def selector_of(job_id: str) -> str:
