@@ -140,7 +140,7 @@ def test_a_node_that_is_cut_off_ends_its_part_itself(images: InImages, folder: P
         ("docker", {"container_image": "localhost/none:1"}, "n1 has no such image: docker pull"),
         ("docker", {"python": "/no/python"}, "it has no Python on n1"),
         ("docker", {"container_args": "--nonsense"}, "(unknown flag: --nonsense)"),
-        ("podman", {"launcher": "torchrun", "backend": "mpi"}, "backend=mpi needs"),
+        ("podman", {"launcher": "torchrun", "backend": "mpi"}, "torchrun starts no MPI; use -e launcher=openmpi"),
     ],
 )
 def test_what_cannot_be_is_refused(
