@@ -13,6 +13,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from tests.unit.laid_runtime import lay_runtime
 from tests.unit.nodes import HERE, plan_here, plan_on_two
 
 
@@ -54,6 +55,14 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name.startswith("hook/"):
             (root / name).write_bytes(data)
     return root / "hook"
+
+
+@pytest.fixture(scope="session")
+def runtime_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our code as a node has it, compiled; see share_runtime()."""
+    lib = tmp_path_factory.mktemp("lib")
+    lay_runtime(lib)
+    return lib
 
 
 @pytest.fixture(scope="session")
