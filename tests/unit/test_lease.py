@@ -258,7 +258,8 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
                 {how}
             write(job, name, value)
         job_directory.JobDir.write = write_no_more"""
-    script = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/program; wait"
+    begun = f"until [ -e {tmp_path}/jobs/one/launcher.json ]; do sleep 0.01; done"  # the last write of a start
+    script = f"setsid sleep 600 & echo $! > {tmp_path}/new; {begun}; mv {tmp_path}/new {tmp_path}/program; wait"
     if reason == "launcher_died":
         script = script.replace("; wait", "")
     remote = supervisor(hook)
