@@ -70,6 +70,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
     attempt_of,
     note_attempts,
     rest,
+    rounds_in,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
@@ -168,8 +169,8 @@ class ActionModule(Action):
                 if not ended:
                     raise
                 return {**answer, "msg": f"{answer['msg']}; it was not started again: {error}", "attempts": len(ended)}
-            if not request.max_restarts or "state" not in answer or self.outcome is None:
-                return answer  # it is over, refused, or goes on without us
+            if not request.attempts_rule or "state" not in answer or self.outcome is None:
+                return {**answer, **rounds_in(request, answer)}  # it is over, refused, or goes on without us
             ended.append(ended_of(attempt.job_id, self.outcome))
             try:
                 note_attempts(Path(answer["run_dir"]), ended)
@@ -318,10 +319,9 @@ class ActionModule(Action):
             view.say(line)
         watches = self.watches(session, plan, request, view, stop)
         try:
-            rule = request.restart_rule if request.max_restarts else None
             queue = (request.queue, request.queue_timeout)
             show = watches.seeing(view.show)
-            outcome = session.run(order, show, stop, request.detach, *queue, watches.tick, rule)
+            outcome = session.run(order, show, stop, request.detach, *queue, watches.tick, request.attempts_rule)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise

@@ -308,6 +308,17 @@ options:
     elements: str
     choices: [saved, failed, lost, timed_out]
     default: [saved, failed, lost]
+  restart_by:
+    description:
+      - Who starts the job again. V(torchfleet) starts a new job, with a new launcher, on nodes that are looked at anew.
+      - With V(torchrun) torchrun's agents start all ranks again in the running job, on the same nodes and without a new
+        launch, which is faster. All starts are one job then, and C(attempts/<n>) in its run has the output of the
+        earlier ones. The rule when that is done is the same, O(restart_on) has no more than V(saved) and V(failed).
+      - V(torchrun) needs O(launcher=torchrun) and O(max_restarts), and has C(c10d) as O(rendezvous). A node that is
+        lost, or one whose agent died, ends the job.
+    type: str
+    choices: [torchfleet, torchrun]
+    default: torchfleet
   module:
     description:
       - A Python module that C(python -m) runs. With a folder as O(workload) it is found there; the folder is copied as

@@ -91,6 +91,9 @@ STATES: Mapping[EndReason, FinalState] = {
     EndReason.SAVED: "saved",
     EndReason.HUNG: "failed",
 }
+# What ends a round only, where torchrun's agents start ranks again. A node that is lost, an agent that died or a time
+# that is over ends the job.
+OF_A_ROUND = (EndReason.RANK_FAILED, EndReason.WRAPPER_DIED, EndReason.SAVED)
 # Of a program that has saved its work and asks to be run again: EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
 
@@ -169,6 +172,11 @@ def wrapper_died(rank: int) -> Reason:
 def others_run_on(rank: int, seconds: float) -> Reason:
     """`rank`: the first that had saved its work and exited; `seconds` that the others had to do the same."""
     return Reason(EndReason.SAVED, f"rank {rank} saved its work and exited, and others still ran {seconds:g} s later")
+
+
+def all_done(rank_hosts: Iterable[str]) -> Reason:
+    """`rank_hosts`: nodes whose ranks have saved their work; all ranks are done."""
+    return Reason(EndReason.SAVED, f"ranks on {', '.join(sorted(rank_hosts))} saved their work and exited")
 
 
 def not_started(hosts: Iterable[str], seconds: float) -> Reason:
