@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from typing import Mapping, NamedTuple
 
-from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
+from . import batch_system
+from .blame import blame_batch_system, blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
 from .bounded_write import (
     write_in_thread,
 )
@@ -274,6 +275,7 @@ def find_result(
     launchers = {head: launcher, **{host: report["launcher"] for host, report in node_reports.items()}}
     end = blame_lost_node(end, silent, launcher, records, lines)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
+    end = blame_batch_system(end, batch_system.noted_end(job), records, head)
     host = end.get("host", "") if end else ""
     culprit: BlamedLauncher = {**launchers.get(host, launcher), "host": host if host in launchers else head}
     evidence = [*noted_evidence(job), *(row for each in node_reports.values() for row in each.get("evidence", []))]
