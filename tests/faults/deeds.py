@@ -76,6 +76,9 @@ def part(cell: Cell, node: str, what: str) -> int:
     guard = next(pid for pid in mine if parent(pid) == supervisor)
     if what == "launcher":
         alive = cell.job.alive(node)
+        above = parent(parent(program(cell, node)))
+        if node != "n1" and "".join(command(above)[:1]).startswith("slurmstepd"):  # root's, without the job's mark
+            return above
         return next(pid for pid in alive if (parent(pid) == guard if node == "n1" else is_daemon(command(pid))))
     return supervisor if what == "supervisor" else guard
 
@@ -144,6 +147,7 @@ def restart(node: str) -> Deed:
         if cell.bed.lab.states()[node] != "running":
             cell.bed.lab.restart(node)
         cell.bed.cluster.wait_for_sshd(node)
+        cell.bed.wake()
 
     return do
 
@@ -179,6 +183,32 @@ def heal_controller(cell: Cell) -> None:
 def restart_sshd(*nodes: str) -> Deed:
     """Restart the SSH server of nodes: connections that are there stay."""
     return all_of(*[as_root(node, "systemctl", "restart", "ssh") for node in nodes])
+
+
+# --- Slurm ---------------------------------------------------------------------------------------------------------
+
+
+def wake(cell: Cell) -> None:
+    """Have all daemons of Slurm run."""
+    cell.bed.wake()
+
+
+def kill_service(node: str, name: str, whom: str = "main") -> Deed:
+    """Kill a daemon of the system, `main` or with `all` that it started; systemd leaves these dead."""
+
+    def do(cell: Cell) -> None:
+        cell.bed.lab.root(node, "systemctl", "kill", "--signal=SIGKILL", f"--kill-who={whom}", name)
+
+    return do
+
+
+def in_slurm(*argv: str) -> Deed:
+    """Run a command of Slurm's as root, with the numbers that it has for the job."""
+
+    def do(cell: Cell) -> None:
+        cell.bed.lab.root("n1", *argv, *cell.bed.queued(cell.job.job_id))
+
+    return do
 
 
 # --- disks and memory ----------------------------------------------------------------------------------------------
