@@ -311,6 +311,7 @@ class Guard:
         self.collect_children()  # these were not ended by us
         self.ending = True
         self.launchers = self.launcher_tree()
+        cut_off = bool(reason or self.launcher)  # srun that is ended before it has left frees no nodes
         asks = bool(reason and reason.code in BY_ITSELF and self.order["command"])
         queued = batch_system.state_of(self.job) if asks else ""
         if reason:
@@ -321,7 +322,7 @@ class Guard:
         elif not self.snapshot().processes:
             return
         self.end_own()
-        if reason:
+        if cut_off:
             batch_system.cancel(self.job)
         leftovers = processes_module.end_all(self.foreign, LEFTOVER_GRACE)
         processes_module.kill_all(lambda: self.snapshot().processes)
