@@ -13,6 +13,7 @@ from typing import Protocol
 from tests.driver import command, family, parent, pids, wait_until
 from tests.faults.bed import AWAY, Bed
 from tests.lab.cluster import Job, is_daemon
+from tests.lab.lab import namespace
 
 JOBS = "/home/fleet/.torchfleet/jobs"
 GROUPS = Path("/sys/fs/cgroup")  # of this machine, version 1
@@ -96,6 +97,18 @@ def kill_both(node: str) -> Deed:
         os.kill(guard, signal.SIGSTOP)
         os.kill(supervisor, signal.SIGKILL)
         os.kill(guard, signal.SIGKILL)
+
+    return do
+
+
+def go_on(node: str, name: str) -> Deed:
+    """Have programs of a node that are called so go on after SIGSTOP."""
+
+    def do(cell: Cell) -> None:
+        spaces = cell.bed.spaces(node)
+        for pid in pids():
+            if namespace(pid) in spaces and "".join(command(pid)[:1]).startswith(name):
+                os.kill(pid, signal.SIGCONT)
 
     return do
 
