@@ -94,6 +94,8 @@ def hanging(name: str, known: str, what: str, case: str) -> Row:
     return Row(name, known, what, nothing, states, 124, ("n2",), 1, "time-over", within=within, **more)
 
 
+WRAPPER = signal_part("n2", "wrapper", signal.SIGKILL)
+WATCHED: dict[str, Any] = {"hosts": ("n2",), "rank": 1, "cause": "wrapper-died"}
 RANKS = (
     failing("exit", "F14 F22", "a rank exits with status 7", 7),
     failing("raise", "F14", "a rank raises an exception", 1),
@@ -111,8 +113,9 @@ RANKS = (
     hanging("rank-stop", "F17", "a rank gets SIGSTOP, the others wait for it; the same", "is_stopped"),
     living("flood", "F32", "each rank writes 500,000 lines as fast as it can", nothing, program="flood"),
     living("binary", "F33", "each rank writes 24 MiB of bytes without an end of line", nothing, program="binary"),
-    Row("wrapper", "F35", "the process that watches a rank is killed", signal_part("n2", "wrapper", signal.SIGKILL),
-        hosts=("n2",), rank=1, cause="wrapper-died"),
+    Row("wrapper", "F35", "the process that watches a rank is killed", WRAPPER, launchers=OWN, **WATCHED),
+    # Nothing of ours is above it under Slurm: a daemon without a mark is known once the sampler has noted it.
+    Row("wrapper-late", "F35", "the same after two seconds", all_of(wait(2), WRAPPER), launchers=SLURM, **WATCHED),
 )  # fmt: skip
 
 
