@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collections"))
 
 from tests.driver import REPO
+from tests.faults.cell import QUEUE_SECONDS
 from tests.faults.explained import EXPLAINED, NOT_HERE
 from tests.faults.rows import GROUPS, LAUNCHERS, ROWS, Row
 
@@ -37,10 +38,11 @@ environment and closed descriptors. A cell is in order if
   state D, 5 after the end of `job_timeout`, always with 1 second more for a busy machine. They are counted from outside
   the nodes, by the job's mark in their environment or, for daemons, on their command line;
 - the bystanders live: on n1 and n2 a process of the same user that looks like a rank, and another job of that user, in
-  another home, with its own supervisor, guard, launcher and ranks;
+  another home, with its own supervisor, guard, launcher and ranks, and under `srun` two Slurm jobs of that user;
 - state, exit status, host and rank of the first failure, and the [cause](causes.md), are the true ones;
 - what ranks had flushed is home, line by line and in order (but after a power cut and on a full disk, where only the
   order is);
+- Slurm has nothing left of the job {queue:.0f} seconds later, or when `clean.yml` is over, where that has to end it;
 - the next job starts at once, before anybody has cleaned up, and succeeds.
 
 ```
@@ -48,6 +50,9 @@ make faults                                               # root; the cells that
 make faults FAULTS='--row cut-n2 power-n1 --launcher mpich --again'
 make faults FAULTS='--list'                               # --red: those that were wrong; --keep: the nodes stay
 ```
+
+Under `srun` the daemon on a node is its `slurmstepd`. Those nodes have Slurm 22.05, one user and one home, for it wants
+that; the nodes of the other launchers differ in both.
 
 A tenth of it is in `make test` (`tests/lab/test_across_faults.py`). How jobs end, in words: [how a job
 ends](how-a-job-ends.md).
@@ -67,7 +72,13 @@ def page(recorded: Mapping[str, Any]) -> str:
     """Return the page."""
     notes: dict[str, int] = {}
     tables = "".join(table(title, rows, recorded, notes) for title, rows in GROUPS.items())
-    return HEAD.format(count=counted(recorded)) + tables + explained(notes) + following(recorded) + not_here()
+    return (
+        HEAD.format(count=counted(recorded), queue=QUEUE_SECONDS)
+        + tables
+        + explained(notes)
+        + following(recorded)
+        + not_here()
+    )
 
 
 def counted(recorded: Mapping[str, Any]) -> str:

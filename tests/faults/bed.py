@@ -50,6 +50,13 @@ class Bed:
             if not self.of_job(self.beside.job_id(node), node):
                 self.beside.start_on(node)
 
+    def wake(self) -> None:
+        """Start again what a node that lost power has to run for the launcher: nothing, but under Slurm."""
+
+    def queued(self, job_id: str) -> list[str]:
+        """Return what a batch system has of a job; most launchers have none."""
+        return []
+
     def start_foreign(self, node: str) -> None:
         """Start a process that looks like a rank: the same user, program and script."""
         python = "/srv/torchfleet/pytorch/bin/python"

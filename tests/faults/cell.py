@@ -19,6 +19,7 @@ FLOOD_LINES = 500_000  # of program/steady.py
 LINES_BEFORE = 3  # that each rank has flushed before anything is done
 SEEN_CHARACTERS = 400
 WATCH_SECONDS = 40.0  # beyond the promised time, until what is left is called left
+QUEUE_SECONDS = 15.0  # for a batch system to see that its job has ended
 BUSY_SECONDS = 1.0  # that a look may come too late on a busy machine
 NOTHING = PROGRAM.parent / "nothing.py"
 
@@ -61,9 +62,12 @@ class CellRun:
             self.end()
             self.row.undo(self)
             self.settle()
+            if not self.row.needs_cleaning:
+                self.look_at_queue()
             if following:
                 self.start_the_next()
             self.bring_home()
+            self.look_at_queue()
             self.judge()
             self.look_beside(beside)
         except (AssertionError, OSError, subprocess.SubprocessError, LookupError, ValueError, StopIteration) as error:
@@ -103,8 +107,8 @@ class CellRun:
 
     def said(self, rank: int) -> str:
         """Return what a rank has written so far, on its node."""
-        homes = ("/home/fleet/.torchfleet", "/home/fleet/.torchfleet", "/home/other/.torchfleet", "/srv/torchfleet")
-        return self.bed.lab.read(NODES[rank], f"{homes[rank]}/jobs/{self.job_id}/ranks/{rank}/stdout")
+        home = self.bed.cluster.home_of(NODES[rank])
+        return self.bed.lab.read(NODES[rank], f"{home}/jobs/{self.job_id}/ranks/{rank}/stdout")
 
     def finish(self) -> None:
         """Have all ranks leave with status 0."""
@@ -146,6 +150,13 @@ class CellRun:
         if self.row.late:
             self.began = time.monotonic()
             self.wait_until_gone(list(self.row.late), END_SECONDS)
+
+    def look_at_queue(self) -> None:
+        """See that no batch system has anything left of the job."""
+        try:
+            wait_until(lambda: not self.bed.queued(self.job_id), QUEUE_SECONDS)
+        except AssertionError:
+            self.outcome.blame("queue", f"Slurm has {', '.join(self.bed.queued(self.job_id))}")
 
     def start_the_next(self) -> None:
         """Start another job at once, before anybody has cleaned up."""

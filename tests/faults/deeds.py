@@ -13,6 +13,7 @@ from typing import Protocol
 from tests.driver import command, family, parent, pids, wait_until
 from tests.faults.bed import AWAY, Bed
 from tests.lab.cluster import Job, is_daemon
+from tests.lab.lab import namespace
 
 JOBS = "/home/fleet/.torchfleet/jobs"
 GROUPS = Path("/sys/fs/cgroup")  # of this machine, version 1
@@ -76,6 +77,9 @@ def part(cell: Cell, node: str, what: str) -> int:
     guard = next(pid for pid in mine if parent(pid) == supervisor)
     if what == "launcher":
         alive = cell.job.alive(node)
+        above = parent(parent(program(cell, node)))
+        if node != "n1" and "".join(command(above)[:1]).startswith("slurmstepd"):  # root's, without the job's mark
+            return above
         return next(pid for pid in alive if (parent(pid) == guard if node == "n1" else is_daemon(command(pid))))
     return supervisor if what == "supervisor" else guard
 
@@ -93,6 +97,18 @@ def kill_both(node: str) -> Deed:
         os.kill(guard, signal.SIGSTOP)
         os.kill(supervisor, signal.SIGKILL)
         os.kill(guard, signal.SIGKILL)
+
+    return do
+
+
+def go_on(node: str, name: str) -> Deed:
+    """Have programs of a node that are called so go on after SIGSTOP."""
+
+    def do(cell: Cell) -> None:
+        spaces = cell.bed.spaces(node)
+        for pid in pids():
+            if namespace(pid) in spaces and "".join(command(pid)[:1]).startswith(name):
+                os.kill(pid, signal.SIGCONT)
 
     return do
 
@@ -144,6 +160,7 @@ def restart(node: str) -> Deed:
         if cell.bed.lab.states()[node] != "running":
             cell.bed.lab.restart(node)
         cell.bed.cluster.wait_for_sshd(node)
+        cell.bed.wake()
 
     return do
 
@@ -179,6 +196,32 @@ def heal_controller(cell: Cell) -> None:
 def restart_sshd(*nodes: str) -> Deed:
     """Restart the SSH server of nodes: connections that are there stay."""
     return all_of(*[as_root(node, "systemctl", "restart", "ssh") for node in nodes])
+
+
+# --- Slurm ---------------------------------------------------------------------------------------------------------
+
+
+def wake(cell: Cell) -> None:
+    """Have all daemons of Slurm run."""
+    cell.bed.wake()
+
+
+def kill_service(node: str, name: str, whom: str = "main") -> Deed:
+    """Kill a daemon of the system, `main` or with `all` that it started; systemd leaves these dead."""
+
+    def do(cell: Cell) -> None:
+        cell.bed.lab.root(node, "systemctl", "kill", "--signal=SIGKILL", f"--kill-who={whom}", name)
+
+    return do
+
+
+def in_slurm(*argv: str) -> Deed:
+    """Run a command of Slurm's as root, with the numbers that it has for the job."""
+
+    def do(cell: Cell) -> None:
+        cell.bed.lab.root("n1", *argv, *cell.bed.queued(cell.job.job_id))
+
+    return do
 
 
 # --- disks and memory ----------------------------------------------------------------------------------------------

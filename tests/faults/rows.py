@@ -17,7 +17,9 @@ from tests.faults import deeds
 from tests.faults.bed import PROGRAM
 from tests.faults.deeds import Deed, all_of, nothing, signal_part, tell, to_node, wait
 
-LAUNCHERS = ("openmpi", "torchrun", "mpich", "intelmpi")
+OWN = ("openmpi", "torchrun", "mpich", "intelmpi")  # whose daemons are the job's
+SLURM = ("srun",)  # whose daemons are the site's
+LAUNCHERS = (*OWN, *SLURM)
 MPIS = ("openmpi", "mpich", "intelmpi")
 ANY = -1  # rank: whichever
 LEASE = 10.0
@@ -25,6 +27,8 @@ LEASED = LEASE + END_SECONDS  # within which what waits for a lease is over
 GIVEN_UP = 20.0 + END_SECONDS  # within which what waits for the kernel to give up a connection is over
 TWICE = 2 * END_SECONDS  # the time to save of the rank that is blamed, then that of the others
 UNKILLABLE = 75.0  # until a job gives up a process that SIGKILL does not end: twice the longest grace, and some
+SAVED = 6.0  # seconds until slurmctld has written what it knows of a job: 5 at most (Slurm, state_save.c)
+SLURM_MINUTE = 60.0 + 30.0 + 5.0 + END_SECONDS  # of a limit, until slurmctld looks, and its KillWait
 JOBS = deeds.JOBS
 
 
@@ -90,6 +94,8 @@ def hanging(name: str, known: str, what: str, case: str) -> Row:
     return Row(name, known, what, nothing, states, 124, ("n2",), 1, "time-over", within=within, **more)
 
 
+WRAPPER = signal_part("n2", "wrapper", signal.SIGKILL)
+WATCHED: dict[str, Any] = {"hosts": ("n2",), "rank": 1, "cause": "wrapper-died"}
 RANKS = (
     failing("exit", "F14 F22", "a rank exits with status 7", 7),
     failing("raise", "F14", "a rank raises an exception", 1),
@@ -107,15 +113,17 @@ RANKS = (
     hanging("rank-stop", "F17", "a rank gets SIGSTOP, the others wait for it; the same", "is_stopped"),
     living("flood", "F32", "each rank writes 500,000 lines as fast as it can", nothing, program="flood"),
     living("binary", "F33", "each rank writes 24 MiB of bytes without an end of line", nothing, program="binary"),
-    Row("wrapper", "F35", "the process that watches a rank is killed", signal_part("n2", "wrapper", signal.SIGKILL),
-        hosts=("n2",), rank=1, cause="wrapper-died"),
+    Row("wrapper", "F35", "the process that watches a rank is killed", WRAPPER, launchers=OWN, **WATCHED),
+    # Nothing of ours is above it under Slurm: a daemon without a mark is known once the sampler has noted it.
+    Row("wrapper-late", "F35", "the same after two seconds", all_of(wait(2), WRAPPER), launchers=SLURM, **WATCHED),
 )  # fmt: skip
 
 
-def killed(what: str, node: str, name: str, known: str = "F35") -> Row:
+def killed(what: str, node: str, name: str, known: str = "F35", launchers: tuple[str, ...] = LAUNCHERS) -> Row:
     """Return the row of a part of ours, or of the launcher, that is killed on a node."""
     lost = what == "supervisor"
     more: dict[str, Any] = {"states": ("lost",) if lost else ("failed",), "rank": ANY if lost else None}
+    more["launchers"] = launchers
     text = f"SIGKILL to {name}"
     do = signal_part(node, what, signal.SIGKILL)
     return Row(f"{what}-{node}", known, text, do, hosts=(node,), fetched=(what, node) != ("supervisor", "n1"), **more)
@@ -131,11 +139,16 @@ def stopped(what: str, node: str, name: str) -> Row:
 
 PARTS = (
     killed("launcher", "n1", "the launcher on the head", "F02 F23"),
-    killed("launcher", "n2", "its daemon on n2", "F09"),
+    killed("launcher", "n2", "its daemon on n2", "F09", launchers=OWN),
+    living("stepd", "F09", "the same; then the ranks finish", signal_part("n2", "launcher", signal.SIGKILL),
+           launchers=SLURM),
     living("launcher-stop", "F03", "SIGSTOP to the launcher; then the ranks finish",
            signal_part("n1", "launcher", signal.SIGSTOP), within=15.0),
     living("daemon-stop", "F10", "SIGSTOP to its daemon on n2; then the ranks finish",
-           signal_part("n2", "launcher", signal.SIGSTOP), within=15.0),
+           signal_part("n2", "launcher", signal.SIGSTOP), launchers=OWN, within=15.0),
+    living("stepd-stop", "F10", "the same; it goes on when the job is over",
+           signal_part("n2", "launcher", signal.SIGSTOP), launchers=SLURM, undo=deeds.go_on("n2", "slurmstepd"),
+           within=15.0),
     killed("guard", "n1", "our guard on the head"),
     killed("guard", "n2", "our guard on n2"),
     killed("supervisor", "n1", "our supervisor on the head"),
@@ -201,7 +214,7 @@ MACHINES = (
     Row("tmp-daemon", "F29", "the same: its daemon needs room there", nothing, hosts=("n2",), rank=None, starts=False,
         cause="launcher-daemon", launchers=LAUNCHERS[:1], before=deeds.small_disk("n2", "/tmp", "64k"),
         undo=deeds.unmount("n2", "/tmp"), within=60.0, whole=False),
-    living("squat", "F37", "another user has the launchers' directories in /tmp of n2", nothing,
+    living("squat", "F37", "another user has the launchers' directories in /tmp of n2", nothing, launchers=OWN,
            before=deeds.squat("n2"), undo=deeds.unsquat("n2")),
     Row("frozen", "F39", "Ctrl-C while a rank is in state D: no signal ends it",
         all_of(deeds.freeze("n2"), deeds.signal_controller(signal.SIGINT)), ("cancelled",), 130, late=("n2",),
@@ -221,11 +234,33 @@ TWO = (
         all_of(to_node("cut", "n2"), signal_part("n3", "rank", signal.SIGKILL)), ("failed",), rest=True,
         hosts=("n3",), rank=2, rc=137, cause="killed", given=SMALL, within=LEASED, undo=to_node("heal", "n2")),
 )  # fmt: skip
+SLURMCTLD = all_of(wait(SAVED), deeds.kill_service("n1", "slurmctld", "all"))
+UNKNOWN: dict[str, Any] = {"known": "Slurm", "launchers": SLURM}  # to the reference
+SITE = (
+    living("slurmctld", what="slurmctld is killed and started again; then the ranks finish",
+           do=all_of(SLURMCTLD, wait(2), deeds.wake), **UNKNOWN),
+    living("slurmctld-gone", what="slurmctld is killed; then the ranks finish",
+           do=SLURMCTLD, undo=deeds.wake, **UNKNOWN),
+    Row("slurmctld-ctrl-c", what="Ctrl-C when slurmctld has been killed", states=("cancelled",), rc=130,
+        do=all_of(SLURMCTLD, deeds.signal_controller(signal.SIGINT)), undo=deeds.wake,
+        **UNKNOWN),
+    living("slurmd", what="slurmd on n2 is killed; then the ranks finish", do=deeds.kill_service("n2", "slurmd"),
+           undo=deeds.wake, **UNKNOWN),
+    Row("slurmd-exit", what="a rank on n2 exits with status 7 when slurmd there has been killed", program="exit",
+        do=all_of(deeds.kill_service("n2", "slurmd"), tell()), rc=7, hosts=("n2",), rank=1, undo=deeds.wake, **UNKNOWN),
+    Row("scancel", what="somebody cancels the job in Slurm", do=deeds.in_slurm("scancel"), states=("cancelled",),
+        rc=130, within=2 * END_SECONDS, **UNKNOWN),  # Slurm's KillWait comes first
+    Row("slurm-time", what="Slurm's time limit of a minute passes", do=nothing, given={"launcher_args": "--time=1"},
+        hosts=("n1",), rank=None, cause="slurm-time", within=SLURM_MINUTE, **UNKNOWN),
+    living("suspend", what="Slurm suspends the job for 4 s", **UNKNOWN,
+           do=all_of(deeds.in_slurm("scontrol", "suspend"), wait(4), deeds.in_slurm("scontrol", "resume"))),
+)  # fmt: skip
 GROUPS: Mapping[str, tuple[Row, ...]] = {
     "A rank": RANKS,
     "A part of the job": PARTS,
     "The controller": CONTROLLER,
     "A machine, its network, its disk": MACHINES,
     "Two at once": TWO,
+    "A part of Slurm": SITE,
 }
 ROWS: Mapping[str, Row] = {row.id: row for rows in GROUPS.values() for row in rows}

@@ -1,5 +1,7 @@
 """`make faults`: every launcher meets every fault of rows.py on four lab nodes. recorded.json keeps what came of it.
 
+Slurm's launchers have nodes of their own, for Slurm wants one user and one home on all.
+
 Usage: run.py [--row ID ...] [--launcher NAME ...] [--again] [--red] [--keep] [--list]. A cell that is recorded is not
 played again unless --again is given, or --red for those in which something was wrong. Needs root, for the lab. With
 --keep the nodes stay for the next time, else they go. Exit status: 0 all that was played is as it should be, 1 not.
@@ -25,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 from tests.driver import REPO
 from tests.faults.bed import Bed
 from tests.faults.cell import CellRun, Outcome
-from tests.faults.rows import LAUNCHERS, ROWS
+from tests.faults.rows import LAUNCHERS, ROWS, SLURM
+from tests.faults.slurm_bed import SlurmBed
 from tests.lab.cluster import four_bare_nodes
 
 RECORDED = Path(__file__).parent / "recorded.json"
@@ -50,8 +53,12 @@ def main() -> int:
         except BlockingIOError:
             print("make faults: another one runs here; wait for it, there is one lab for both", file=sys.stderr)
             return 2
-        with nodes(given.keep) as bed:
-            return play(bed, cells)
+        red = 0
+        for some in [[cell for cell in cells if (cell[0] in SLURM) is slurm] for slurm in (False, True)]:
+            if some:
+                with nodes(some[0][0] in SLURM, given.keep) as bed:
+                    red += play(bed, some)
+        return int(red > 0)
 
 
 def arguments() -> argparse.Namespace:
@@ -93,17 +100,23 @@ def record(launcher: str, row: str, outcome: Outcome) -> None:
 
 
 @contextmanager
-def nodes(keep: bool) -> Iterator[Bed]:
+def nodes(slurm: bool, keep: bool) -> Iterator[Bed]:
     """Have four nodes that took setup.yml: those that an earlier call kept, or new ones."""
-    cluster, made = four_bare_nodes(LAB, PLACE), PLACE / "made"
+    place = PLACE / "slurm" if slurm else PLACE
+    place.mkdir(exist_ok=True)
+    cluster = four_bare_nodes(f"{LAB}-slurm", place, user="fleet") if slurm else four_bare_nodes(LAB, place)
+    made = place / "made"
     try:
         if not (made.exists() and cluster.lab.states()):
             print("four nodes are made and set up: some minutes", flush=True)
             made.unlink(missing_ok=True)
             cluster.lab.down()
-            cluster.set_up()
+            if slurm:
+                cluster.set_up_alike()
+            else:
+                cluster.set_up()
             made.touch()
-        bed = Bed(cluster)
+        bed = SlurmBed(cluster) if slurm else Bed(cluster)
         bed.clear()
         yield bed
         bed.clear()
@@ -114,7 +127,7 @@ def nodes(keep: bool) -> Iterator[Bed]:
 
 
 def play(bed: Bed, cells: list[tuple[str, str]]) -> int:
-    """Play cells one after the other, and say what became of each."""
+    """Play cells one after the other, and say what became of each. Return how many are not as they should be."""
     red = 0
     for number, (launcher, row) in enumerate(cells, 1):
         start = time.monotonic()
@@ -124,7 +137,7 @@ def play(bed: Bed, cells: list[tuple[str, str]]) -> int:
         red += bool(outcome.wrong)
         print(f"{number}/{len(cells)} {launcher} {row}: {said(outcome)} ({time.monotonic() - start:.0f} s)", flush=True)
     print(f"{len(cells) - red} of {len(cells)} cells are as they should be")
-    return int(red > 0)
+    return red
 
 
 def said(outcome: Outcome) -> str:

@@ -35,24 +35,39 @@ class Cluster:
         """Start the nodes and run setup.yml, with every MPI that it has."""
         self.lab.up()
         self.make_nodes_differ()
-        # What it comes to is proven by the tests of verify, and by the second setup.
-        mpis = ["openmpi", "mpich", "intelmpi"]
-        done = self.play("setup.yml", "--skip-tags", "verify", fabric_subnet=self.second_network(), mpis=mpis)
+        self.prove(mpis=["openmpi", "mpich", "intelmpi"])
+
+    def set_up_alike(self) -> None:
+        """Do so with one home for torchfleet on all nodes, and with Open MPI alone."""
+        self.lab.up()
+        self.place_pytorch()
+        self.prove(mpis=["openmpi"])
+
+    def prove(self, **given: Any) -> None:
+        """Run setup.yml. What it comes to is proven by the tests of verify, and by the second setup."""
+        done = self.play("setup.yml", "--skip-tags", "verify", fabric_subnet=self.second_network(), **given)
         assert done.process.returncode == 0, done.log.read_text()
 
-    def make_nodes_differ(self) -> None:
-        """Give n3 another name for its second NIC, and n4 another home for torchfleet.
-
-        PyTorch lies in one place on all of them, because a copy is sent faster than three more are made.
-        """
-        for words in (("down",), ("name", "fast0"), ("up",)):
-            self.lab.root("n3", "ip", "link", "set", "fast0" if words == ("up",) else "eth1", *words)
+    def place_pytorch(self) -> None:
+        """Have PyTorch in one place on all nodes, because a copy is sent faster than three more are made."""
         for node, host in self.lab.hosts().items():
             self.lab.root(node, "install", "-d", "-o", host["ansible_user"], "/srv/torchfleet")
         python = "/srv/torchfleet/pytorch/bin/python"
         self.write("group_vars/all", pytorch_venv="/srv/torchfleet/pytorch", torchfleet_python=python)
-        self.write("host_vars/n3", torchfleet_python=python + "3")
+
+    def make_nodes_differ(self) -> None:
+        """Give n3 another name for its second NIC, and n4 another home for torchfleet."""
+        for words in (("down",), ("name", "fast0"), ("up",)):
+            self.lab.root("n3", "ip", "link", "set", "fast0" if words == ("up",) else "eth1", *words)
+        self.place_pytorch()
+        self.write("host_vars/n3", torchfleet_python="/srv/torchfleet/pytorch/bin/python3")
         self.write("host_vars/n4", torchfleet_home="/srv/torchfleet")
+
+    def home_of(self, node: str) -> str:
+        """Return where torchfleet is at home on a node."""
+        path = self.lab.directory / f"host_vars/{node}.yml"
+        given = json.loads(path.read_text()) if path.exists() else {}
+        return str(given.get("torchfleet_home", f"/home/{self.lab.hosts()[node]['ansible_user']}/.torchfleet"))
 
     def mend(self) -> None:
         """Make all nodes as good as new: n2 is the one that is cut off, and n3's NICs the lab no longer knows."""
@@ -104,9 +119,12 @@ class Cluster:
         return self.play("clean.yml", job_id="")
 
 
-def four_bare_nodes(name: str, root: Path) -> Cluster:
-    """Return a cluster of four nodes that are not there yet. The last two differ in user, port, slots and host name."""
-    overrides = {"n3": {"user": "other", "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
+def four_bare_nodes(name: str, root: Path, user: str = "other") -> Cluster:
+    """Return a cluster of four nodes that are not there yet. The last two differ in user, port, slots and host name.
+
+    `user`: of n3; Slurm wants that of the other nodes, `fleet`.
+    """
+    overrides = {"n3": {"user": user, "port": 2222, "slots": 1, "hostname": "gpu-box"}, "n4": {"slots": 3}}
     options = {"nodes": 4, "nics": 2, "install": True, "overrides": overrides, "image": "bare"}
     options["packages"] = ["openmpi-bin", "slurm-wlm"]  # two launchers that no role installs
     return Cluster(Lab(name, root / "inventory", **options), root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from tests.driver import wait_until
 from tests.lab.lab import Lab
 
 CGROUPS = "CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n"
@@ -15,10 +16,11 @@ def computing(nodes: Sequence[str], head_only: bool) -> list[str]:
     return list(nodes[1:] if head_only else nodes)
 
 
-def configuration(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> str:
+def configuration(lab: Lab, nodes: Sequence[str], head_only: bool = False, jobs_per_core: int = 1) -> str:
     """Return slurm.conf: one partition of all nodes, accounting of nothing, processes followed without cgroups."""
-    compute = computing(nodes, head_only)
-    seen = lab.root(compute[0], "slurmd", "-C").split()
+    compute = [name_of(lab, node) for node in computing(nodes, head_only)]
+    addresses = {name: lab.address(node) for name, node in zip(compute, computing(nodes, head_only), strict=True)}
+    seen = lab.root(computing(nodes, head_only)[0], "slurmd", "-C").split()
     processors = " ".join(word for word in seen if word.startswith(("CPUs=", "Sockets", "Cores", "Threads")))
     lines = [
         *("ClusterName=lab", f"SlurmctldHost={nodes[0]}({lab.address(nodes[0])})", "AuthType=auth/munge"),
@@ -26,16 +28,28 @@ def configuration(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> st
         *("SelectTypeParameters=CR_CPU", "ReturnToService=2", "MpiDefault=none", "SlurmUser=root"),
         "SchedulerParameters=batch_sched_delay=0,sched_interval=1",  # else a batch job may wait for a minute
         *("StateSaveLocation=/var/spool/slurmctld", "SlurmdSpoolDir=/var/spool/slurmd", "KillWait=5"),
-        *[f"NodeName={node} NodeAddr={lab.address(node)} {processors} State=UNKNOWN" for node in compute],
-        f"PartitionName=all Nodes={','.join(compute)} Default=YES MaxTime=INFINITE State=UP",
+        "UnkillableStepTimeout=180",  # a process in state D does not cost its node within a minute, as by default
+        *[f"NodeName={name} NodeAddr={addresses[name]} {processors} State=UNKNOWN" for name in compute],
+        f"PartitionName=all Nodes={','.join(compute)} Default=YES MaxTime=INFINITE State=UP{shared(jobs_per_core)}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def bring_up(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
+def shared(jobs: int) -> str:
+    """Return the words of a partition whose cores run so many jobs at once."""
+    return f" OverSubscribe=FORCE:{jobs}" if jobs > 1 else ""
+
+
+def name_of(lab: Lab, node: str) -> str:
+    """Return what Slurm calls a node: its host name."""
+    return lab.root(node, "hostname").strip()
+
+
+def bring_up(lab: Lab, nodes: Sequence[str], head_only: bool = False, jobs_per_core: int = 1) -> None:
     """Configure and start Slurm on nodes that have its packages."""
     key = secrets.token_hex(64)
-    files = {"/etc/slurm/slurm.conf": configuration(lab, nodes, head_only), "/etc/slurm/cgroup.conf": CGROUPS}
+    text = configuration(lab, nodes, head_only, jobs_per_core)
+    files = {"/etc/slurm/slurm.conf": text, "/etc/slurm/cgroup.conf": CGROUPS}
     for node in nodes:
         write(lab, node, "/etc/munge/munge.key", key, "munge", "0400")
         for path, text in files.items():
@@ -47,11 +61,17 @@ def bring_up(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
 
 def wake(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
     """Start what does not run, as on a node that was off, and wait until all nodes take jobs."""
+    start(lab, nodes, head_only)
+    lab.root(nodes[0], "srun", f"--nodes={len(computing(nodes, head_only))}", "--immediate=60", "true")
+
+
+def start(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
+    """Start what does not run, and wait until the controller answers."""
     compute = computing(nodes, head_only)
     for node in nodes:
         services = ["munge", *["slurmctld"] * (node == nodes[0]), *["slurmd"] * (node in compute)]
         lab.root(node, "systemctl", "start", *services)
-    lab.root(nodes[0], "srun", f"--nodes={len(compute)}", "--immediate=60", "true")
+    wait_until(lambda: "UP" in lab.root(nodes[0], "scontrol", "ping", check=False))
 
 
 def write(lab: Lab, node: str, path: str, text: str, owner: str, mode: str) -> None:
@@ -63,5 +83,11 @@ def write(lab: Lab, node: str, path: str, text: str, owner: str, mode: str) -> N
 
 
 def queue(lab: Lab, node: str) -> str:
-    """Return the jobs that Slurm knows of."""
+    """Return the jobs that Slurm knows of: number, name and state, a job a line."""
     return lab.root(node, "squeue", "--noheader", "--format=%i %j %T")
+
+
+def numbers(lab: Lab, node: str, name: str) -> list[str]:
+    """Return the numbers of the jobs whose names begin so."""
+    rows = [line.split() for line in queue(lab, node).splitlines()]
+    return [number for number, called, _state in rows if called.startswith(name)]

@@ -154,6 +154,20 @@ def test_a_job_that_waits_in_the_queue_is_cancelled(cluster: Cluster, slurm_node
     assert job.result["state"] == "cancelled"
 
 
+@pytest.mark.parametrize("launcher", ["sbatch"])  # srun's is a cell of the fault matrix
+def test_somebody_cancels_a_job_in_slurm(launching: Cluster, launcher: str) -> None:
+    """No rank is blamed, though all die of Slurm's SIGTERM at once."""
+    job = launching.start(workload=str(SCRIPTS / "sleeper.py"), np=4, nodes="n1,n2", launcher=launcher)
+    job.wait_for_programs("sleeper.py", n1=2, n2=2)
+    lab = launching.lab
+    lab.root("n1", "scancel", *slurm.numbers(lab, "n1", f"torchfleet-{job.job_id}-"))
+    job.all_gone("n1", "n2")
+    assert job.process.wait(60) != 0
+    assert (job.result["state"], job.result["first_failure"]) == ("cancelled", None)
+    assert "somebody cancelled it in Slurm (scancel)" in job.output
+    job.wait_until(lambda: job.job_id not in slurm.queue(lab, "n1"))
+
+
 @pytest.mark.parametrize("launcher", SLURM)
 def test_job_timeout_does_not_run_in_the_queue(launching: Cluster, launcher: str) -> None:
     """Reproduced before: a job that waited longer than its job_timeout was timed_out without ever having run."""

@@ -226,3 +226,19 @@ def test_a_launcher_that_was_killed_on_a_head_without_ranks_ends_the_job_at_once
             "launcher_died",
             "openmpi on n1 was killed by SIGKILL",
         )
+
+
+@pytest.mark.parametrize(("command", "cancelled"), [("exec sleep 60", True), ("exit 0", False)])
+def test_a_launcher_that_stays_after_the_ranks_leaves_no_job_in_slurm(
+    tmp_path: Path, command: str, cancelled: bool
+) -> None:
+    """Reproduced before: srun waits for ever for a slurmstepd that was killed, and its nodes were not free again."""
+    for name, line in (("squeue", "echo 4711 RUNNING"), ("scancel", f'echo "$@" > {tmp_path}/cancelled')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    guard = guard_without_ranks(JobDir(str(tmp_path / "job")), command)
+    guard.job.write("order.json", {"queue": [[f"{tmp_path}/squeue"], [f"{tmp_path}/scancel"]]})
+    while guard.launcher and not cancelled:
+        guard.collect_children()
+    guard.end_all(None)
+    assert (tmp_path / "cancelled").exists() == cancelled

@@ -181,6 +181,44 @@ def test_only_what_has_the_jobs_own_name_is_cancelled_and_by_number(tmp_path: Pa
     assert (tmp_path / "cancelled").read_text() == "--quiet 4711 4712\n"
 
 
+STATES = """#!/bin/sh
+# A batch system whose job ends: each question takes a state from the list.
+read -r state < "${0%/*}/states" || exit 1
+sed -i 1d "${0%/*}/states"
+echo "4711 $state"
+"""
+
+
+@pytest.mark.parametrize(
+    ("states", "noted"),
+    [
+        (["COMPLETING", "COMPLETING", "TIMEOUT"], "TIMEOUT"),
+        (["CANCELLED"], "CANCELLED"),
+        (["COMPLETING", "FAILED"], None),  # its ranks did that
+        (["RUNNING", "CANCELLED"], None),  # we did: it ran when it was asked first
+        (["COMPLETING"], None),  # and then it does not answer
+        (["COMPLETING", "CANCELLED 4712"], None),
+        ([], None),
+    ],
+)
+def test_what_slurm_had_ended_before_we_took_it_back(tmp_path: Path, states: list[str], noted: str | None) -> None:
+    (tmp_path / "squeue").write_text(STATES)
+    (tmp_path / "squeue").chmod(0o755)
+    (tmp_path / "states").write_text("".join(f"{state}\n" for state in states))
+    job = made(tmp_path / "jobs" / "train")
+    job.write("order.json", {"queue": [[str(tmp_path / "squeue")], ["/nowhere/scancel"]]})
+    batch_system.note_end(job, batch_system.state_of(job))
+    assert batch_system.noted_end(job) == noted
+
+
+def test_a_job_of_no_batch_system_has_no_state_there(tmp_path: Path) -> None:
+    job = made(tmp_path / "jobs" / "train")
+    job.write("order.json", {"queue": []})
+    assert batch_system.state_of(job) == ""
+    job.write("batch.json", {"state": ["CANCELLED"]})  # a program of the job may write there
+    assert batch_system.noted_end(job) is None
+
+
 def test_a_batch_system_that_is_gone_stops_no_clean(tmp_path: Path) -> None:
     job = made(tmp_path / "jobs" / "train")
     job.write("order.json", {"queue": [["/nowhere/squeue"], ["/nowhere/scancel"]]})

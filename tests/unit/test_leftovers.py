@@ -24,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     sampler,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_processes import snapshot_of
 from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 
@@ -119,6 +120,27 @@ def test_what_was_noted_goes_when_nobody_looks_after_the_job(tmp_path: Path, req
     os.close(lock)
     (row,) = [row for row in leftovers.end_leftovers(str(tmp_path)) if row["job_id"] == "gone"]
     assert (row["pid"], row["ended"]) == (process.pid, "SIGTERM") and not processes.is_running(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "error", "found"),
+    [("srun", "wrapper_died", True), ("srun", "", False), ("openmpi", "wrapper_died", False)],
+)
+def test_what_was_noted_is_found_when_the_wrapper_is_killed_that_slurm_started(
+    tmp_path: Path, request: pytest.FixtureRequest, launcher: str, error: str, found: bool
+) -> None:
+    """Nothing of ours is above it then. Other wrappers are below the guard, and so are their daemons."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0])
+    os.close(job.lock())  # first: what the job leaves is younger
+    process = processes.read(request.getfixturevalue("daemon"))
+    assert process
+    noted_processes.note(job, [process])
+    record = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1 << 22, "cpus": [0], "started": 1.0}
+    over = {"rc": 1, "ended": 2.0, "finished": False, "error": error, "error_code": error}
+    job.write("ranks/0/record.json", {**record, **over})
+    seen = snapshot_of(job, {"ranks": [0], "launcher": {"name": launcher}}, (), ())
+    assert (process.pid in [row.pid for row in seen.foreign]) == found
 
 
 @pytest.mark.parametrize("forged", ["has its parent", "is older", "no lock"])

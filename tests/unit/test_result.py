@@ -414,6 +414,42 @@ def test_sentences_decide_nothing(words: str) -> None:
         assert end and (end["reason"] == "launcher_died", torn[0].get("ended_by_us", False)) == (ours, ours)
 
 
+OF_N2 = {"records": {}, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
+
+
+@pytest.mark.parametrize(
+    ("batch", "state"), [("CANCELLED", "cancelled"), ("TIMEOUT", "failed"), ("NODE_FAIL", "failed")]
+)
+@pytest.mark.parametrize("claimed", ["launcher_died", "wrapper_died", "rank_failed"])
+def test_the_batch_system_that_ended_a_job_is_named_and_no_rank(
+    tmp_path: Path, claimed: str, batch: str, state: str
+) -> None:
+    """Reproduced before: srun, which had left with 128 + 9 as its ranks, "was killed", or a wrapper had died."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    job.write("ranks/0/record.json", orphan(0, 5.0) if claimed == "wrapper_died" else record(0, 137, 5.0, signal=9))
+    job.write("launcher.json", {"pid": 7, **ended(137, 5.0)})
+    job.write("batch.json", {"state": batch})
+    job.claim_end(claimed, "rank 0 failed", "n1")
+    result = write_result(job, order_of("n1", "n2"), STAGING, Metrics(job), {"n2": OF_N2})
+    jsonschema.validate(result, SCHEMA)
+    assert result["state"] == state and "failed" not in states(result)
+    if state == "failed":
+        assert result["first_failure"]["cause"] == f"Slurm ended the job: {batch}"
+        assert (result["first_failure"]["rank"], result["first_failure"]["host"]) == (None, "n1")
+    else:
+        assert [note["text"] for note in result["notes"]] == ["n1 ended it: somebody cancelled it in Slurm (scancel)"]
+
+
+def test_what_ended_the_job_before_the_batch_system_stands(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    job.write("batch.json", {"state": "TIMEOUT"})
+    job.claim_end("timed_out", "job_timeout of 20 s", "n1")
+    result = write_result(job, order_of("n1", "n2"), STAGING, Metrics(job), {"n2": OF_N2})
+    assert result["state"] == "timed_out"
+
+
 GONE = "RuntimeError: Connection closed by peer [10.0.0.2]:2345"
 SILENCE = [
     ("launcher_died", ended(0, 1.9), {}, "", "lost"),  # mpirun left because its daemon was gone

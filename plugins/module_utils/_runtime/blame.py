@@ -14,7 +14,7 @@ from . import reasons
 from .hang import Verdict
 from .orders import JobOrder
 from .rank_record import cause_of, ended_at, rank_state
-from .reasons import EndReason, FinalState, RankError
+from .reasons import BatchEnd, EndReason, FinalState, RankError
 from .records import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
 
 # What a rank prints when another rank died first: a consequence, named as the cause only if nothing better is known.
@@ -114,6 +114,21 @@ def blame_launcher(
         return end
     code, detail = reasons.launcher_killed(culprit.host, culprit.signal)
     return {**end, "reason": code, "host": culprit.host, "detail": detail}
+
+
+def blame_batch_system(
+    end: End | None, ended: BatchEnd | None, records: Mapping[int, RankRecord], head: str
+) -> End | None:
+    """Return why the job ended: the batch system that ended it, if its ranks and launcher seem to have died alone.
+
+    Slurm kills wrappers, programs and srun of all nodes at once, and srun leaves with 128 + the signal of its ranks.
+    """
+    if end is None or ended is None or end["reason"] not in BY_ITSELF:
+        return end
+    for record in records.values():
+        record["ended_by_us"] = True
+    code, detail = reasons.ended_in_queue(ended)
+    return {**end, "reason": code, "host": head, "detail": detail}
 
 
 def is_orphan(record: RankRecord) -> bool:

@@ -23,6 +23,7 @@ from typing import Collection
 
 from . import batch_system, reasons
 from . import processes as processes_module
+from .blame import BY_ITSELF
 from .bounded_write import write_in_thread
 from .channel import ready, serialized
 from .ending import Ending, signal_programs
@@ -322,6 +323,9 @@ class Guard:
         self.collect_children()  # these were not ended by us
         self.ending = True
         self.launchers = self.launcher_tree()
+        cut_off = bool(reason or self.launcher)  # srun that is ended before it has left frees no nodes
+        asks = bool(reason and reason.code in BY_ITSELF and self.order["command"])
+        queued = batch_system.state_of(self.job) if asks else ""
         if reason:
             # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
             write_in_thread(lambda: self.job.claim_end(*reason))
@@ -330,11 +334,12 @@ class Guard:
         elif not self.snapshot().processes:
             return
         self.end_own()
-        if reason:
+        if cut_off:
             batch_system.cancel(self.job)
         leftovers = processes_module.end_all(self.foreign, LEFTOVER_GRACE)
         processes_module.kill_all(lambda: self.snapshot().processes)
         self.collect_children()
+        batch_system.note_end(self.job, queued)
         if leftovers:
             write_in_thread(lambda: self.job.write("leftovers.json", leftovers))
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from typing import Collection, NamedTuple
 
+from . import noted_processes
 from . import processes as processes_module
 from .ending import Trees, trees_below
 from .job_directory import JobDir
 from .launchers import is_started_elsewhere
 from .orders import Order
 from .processes import Children, Process
+from .reasons import RankError
 from .records import RankRecord
 
 
@@ -49,11 +51,19 @@ def snapshot_of(job: JobDir, order: Order, excluded: Collection[int], launchers:
     records = [record for rank in order["ranks"] for record in [job.record(rank)] if record]
     children = processes_module.by_parent()
     found = found_below(job, order, os.getpid(), children)
+    if is_started_elsewhere(order) and any(row.get("error_code") == RankError.WRAPPER_DIED for row in records):
+        found = {**found, **orphans_of(job, children)}
     for pid in excluded:
         found.pop(pid, None)
     programs = {record["wrapper_pid"]: record.get("pid") for record in records}
     trees = trees_below({pid: programs[pid] for pid in programs if pid in found}, children)
     return Snapshot(list(found.values()), records, trees, {*launchers, *programs})
+
+
+def orphans_of(job: JobDir, children: Children) -> dict[int, Process]:
+    """Return by pid what has lost the wrapper that it was below, as far as it was noted: a daemon has no mark."""
+    tops = noted_processes.noted(job)
+    return {process.pid: process for top in tops for process in (top, *processes_module.descendants(top.pid, children))}
 
 
 def found_below(job: JobDir, order: Order, guard: int, children: Children) -> dict[int, Process]:

@@ -45,7 +45,7 @@ class JobOrder(TypedDict):
     launcher: UsedLauncher
     launcher_environment: dict[str, str]
     shown_command: list[str]
-    queue: list[list[str]]  # of a batch system: a command that lists the job's numbers there, one that cancels them
+    queue: list[list[str]]  # of a batch system: a command that lists the job's numbers and states, one that cancels
     master_addr: str
     master_port: int
     job_timeout: float | None

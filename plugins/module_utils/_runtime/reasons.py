@@ -48,6 +48,16 @@ class RankError(Code):
     OUT_OF_MEMORY = "out_of_memory"  # of its pod
 
 
+class BatchEnd(Code):
+    """States of a job in Slurm that Slurm, or a person there, has ended (squeue(1), job state codes)."""
+
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    DEADLINE = "DEADLINE"
+    PREEMPTED = "PREEMPTED"
+    NODE_FAIL = "NODE_FAIL"
+
+
 class NotAsPlanned(Code):
     """What a detached job may find when its turn comes that it was not planned for: codes of notes in result.json."""
 
@@ -211,6 +221,13 @@ def launcher_ended(name: str, host: str, status: int) -> Reason:
     killed = 128 < status <= 128 + signal.SIGRTMAX
     how = f"was killed by {signal_name(status - 128)}" if killed else f"ended with status {status}"
     return Reason(EndReason.LAUNCHER_DIED, f"{name} on {host} {how}")
+
+
+def ended_in_queue(state: BatchEnd) -> Reason:
+    """`state` that Slurm had for the job when its processes died, and we had not taken it back."""
+    if state == BatchEnd.CANCELLED:
+        return Reason(EndReason.CANCELLED, "somebody cancelled it in Slurm (scancel)")
+    return Reason(EndReason.LAUNCHER_DIED, f"Slurm ended the job: {state}")
 
 
 def launcher_killed(host: str, number: int) -> Reason:

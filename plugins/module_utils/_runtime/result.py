@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from typing import Mapping, NamedTuple
 
-from .blame import blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
+from . import batch_system
+from .blame import blame_batch_system, blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
 from .bounded_write import (
     write_in_thread,
 )
@@ -254,8 +255,8 @@ def find_result(
     head's own ranks; `node_reports`: of the other nodes by host, times by the head's clock; `seconds` that the job
     took, if the caller knows; `hang`: of a job that was ended for it, what two looks had found.
     """
-    end, head = job.end(), order["host"]
-    own, hosts = order["ranks"], {place["rank"]: place["host"] for place in order["placement"]}
+    head, own = order["host"], order["ranks"]
+    hosts = {place["rank"]: place["host"] for place in order["placement"]}
     found_here = records_of(job, order).items()
     records = {rank: record if rank in own else misplaced_record(record, head) for rank, record in found_here}
     lines = dict.fromkeys(hosts, ("stderr", ""))
@@ -272,8 +273,7 @@ def find_result(
                 metrics.note(name, reporter, value)
     silent = [host for host in dict.fromkeys(hosts.values()) if host != head and host not in node_reports]
     launchers = {head: launcher, **{host: report["launcher"] for host, report in node_reports.items()}}
-    end = blame_lost_node(end, silent, launcher, records, lines)
-    end = blame_launcher(end, deaths_of(launchers, head), records, head)
+    end = why_it_ended(job, head, silent, launchers, records, lines)
     host = end.get("host", "") if end else ""
     culprit: BlamedLauncher = {**launchers.get(host, launcher), "host": host if host in launchers else head}
     evidence = [*noted_evidence(job), *(row for each in node_reports.values() for row in each.get("evidence", []))]
@@ -283,6 +283,23 @@ def find_result(
     keep_usage(job, usages)
     found = Found(leftovers, metrics.last, staging["started"], time.time(), seconds, hang, usages)
     return summarize(order, records, end, lines, culprit, found)
+
+
+def why_it_ended(
+    job: JobDir,
+    head: str,
+    silent: list[str],
+    launchers: Mapping[str, LauncherExit],
+    records: Mapping[int, RankRecord],
+    lines: Mapping[int, tuple[str, str]],
+) -> End | None:
+    """Return why the job ended, from what was noted first and from all that died together. Marks victims in `records`.
+
+    `silent`: nodes that told nothing; `launchers` by host; `lines`: the last ones, by rank: stream and line.
+    """
+    end = blame_lost_node(job.end(), silent, launchers[head], records, lines)
+    end = blame_launcher(end, deaths_of(launchers, head), records, head)
+    return blame_batch_system(end, batch_system.noted_end(job), records, head)
 
 
 def add_records(records: dict[int, RankRecord], report: NodeReport, host: str, hosts: Mapping[int, str]) -> None:

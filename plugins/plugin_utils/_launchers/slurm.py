@@ -144,7 +144,10 @@ def unique_name(plan: LaunchPlan) -> str:
 
 
 def cancel(plan: LaunchPlan) -> tuple[tuple[str, ...], ...]:
-    """Return how a job is cancelled in any state: a command that prints its numbers, and one that cancels these."""
+    """Return how a job is cancelled in any state: a command that prints its numbers, and one that cancels these.
+
+    The first prints states too, also for some minutes after a job's end (MinJobAge of slurm.conf).
+    """
     programs = plan.launcher_path.rpartition("/")[0]
-    find = (f"{programs}/squeue", "--noheader", "--format=%i", f"--name={unique_name(plan)}", f"--user={plan.uid}")
-    return find, (f"{programs}/scancel", "--quiet")
+    which = (f"--name={unique_name(plan)}", f"--user={plan.uid}", "--states=all")
+    return (f"{programs}/squeue", "--noheader", "--format=%i %T", *which), (f"{programs}/scancel", "--quiet")
