@@ -62,7 +62,7 @@ help:
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
 	@echo 'make programs     programs of every kind over backends shm and mpi, compared with gloo (some fifteen minutes)'
 	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some two hours)'
-	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
+	@echo 'make sanitize-backends  shared memory and ring of backends mpi and shm under sanitizers (ten minutes)'
 	@echo 'make torch-backends TORCH=2.15.0  the tests of torch_backends with another PyTorch (half an hour, 6 GB)'
 	@echo 'make pictures     reports of runs on four lab nodes, judged in a browser (root; ten minutes); pictures: .cache/pictures'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
@@ -272,8 +272,9 @@ stress-backends: $(DEV_READY) setup
 	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
 	$(call in_venv,PYTHONPATH=collections:. python -m torch_backends.tests.stress $(STRESSED) --seed $(SEED))
 
-# The shared memory of the backends under the thread, address and undefined behaviour sanitizers of g++, with threads as ranks;
-# compiling and running it takes both cores some minutes. Not part of `make test`.
+# The shared memory of the backends, and the ring of backend mpi, under the thread, address and undefined behaviour
+# sanitizers of g++, with threads as ranks; compiling and running it takes both cores some ten minutes. Not part of
+# `make test`.
 sanitize-backends: $(DEV_READY)
 	$(call in_venv,python torch_backends/tests/sanitize/run.py)
 
