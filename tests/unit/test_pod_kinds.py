@@ -11,27 +11,27 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import number_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.plain import lines_for_people
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import number_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.plain import lines_for_people
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.jobs_there import jobs_there
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import (
     Kubectl,
     KubeError,
     pod_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.objects import WORKLOADS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_archive import archive_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.objects import WORKLOADS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_archive import archive_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import (
     refuse_unfollowed,
     submit,
     take_away,
     with_kind_of_cluster,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_kinds import CHOICES, KINDS, TARGETS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.written import write
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_kinds import CHOICES, KINDS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import TARGETS
 from tests.unit.test_pod_manifest import made, objects, pods_of
 
 OPERATORS = ("pytorchjob", "trainjob", "mpijob")
@@ -289,12 +289,12 @@ def test_the_manifest_is_written_once_and_privately(script: Path, tmp_path: Path
     job = made(
         script, pod_kind="mpijob", pods=2, pod_manifest=str(path), pod_namespace="training", job_env={"TOKEN": "x"}
     )
-    said = write(job)
+    said = job.written()
     assert path.stat().st_mode & 0o777 == 0o600
     assert [item["kind"] for item in json.loads(path.read_text())["items"]] == ["MPIJob", "ConfigMap", "Secret"]
     assert any(f"kubectl --namespace=training create -f {path}" in line for line in said)
     with pytest.raises(InputError, match=r"pod_manifest: .*it is there"):
-        write(job)
+        job.written()
 
 
 def test_a_job_that_others_submit_tells_people(script: Path, tmp_path: Path) -> None:

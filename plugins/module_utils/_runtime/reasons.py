@@ -198,10 +198,10 @@ def never_started(problem: object) -> Reason:
     return Reason(EndReason.NOT_STARTED, str(problem))
 
 
-def pods_not_started(missing: int, pods: int, seconds: float, why: str) -> Reason:
-    """`why`: what the cluster says of the first of them, or an empty text."""
+def nodes_not_started(missing: int, count: int, seconds: float, why: str, units: str = "nodes") -> Reason:
+    """`why`: what the scheduler says of the first of them, or an empty text; `units`: what people call them."""
     said = f": {why}" if why else ""
-    return Reason(EndReason.NOT_STARTED, f"{missing} of {pods} pods did not start in {seconds:.0f} s{said}")
+    return Reason(EndReason.NOT_STARTED, f"{missing} of {count} {units} did not start in {seconds:.0f} s{said}")
 
 
 def pod_out_of_memory(host: str) -> Reason:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.plain import FORM
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod import REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import pack
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import REFUSED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.plain import FORM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 
 # The first thing that runs: lays the files out as a ConfigMap has them, and becomes the first program of such pods.

@@ -83,5 +83,4 @@ KINDS: Mapping[str, PodKind] = {
         home=HOME_WITHOUT_VOLUME,
     ),
 }
-TARGETS = ("nodes", "kubernetes", "runai")
 CHOICES = tuple(name for name, kind in KINDS.items() if kind.target == "kubernetes")  # of pod_kind

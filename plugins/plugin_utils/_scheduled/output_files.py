@@ -13,9 +13,9 @@ import os
 import time
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import Output
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import Output
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 
 MOST_BYTES = 1 << 30  # of all files of a run: a pod that sends without end is cut off

@@ -12,15 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import NUMBER
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.plain import FORM
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import DELAY_SECONDS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import NAME as RENEWED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import NUMBER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.plain import FORM
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.pod_lease import DELAY_SECONDS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.pod_lease import NAME as RENEWED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import table
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.secrets import HIDDEN
 
+from .following import GRACE_SECONDS
 from .pod_files import encoded
 from .pod_plan import name_of
 from .pod_request import FILES, LEASE, SECRETS, SHM, PodRequest
@@ -33,7 +34,6 @@ OURS = "torchfleet.dev/part-of"  # a label of all jobs' objects
 JOB_ID, OWNER = "torchfleet.dev/job-id", "torchfleet.dev/owner"  # annotations
 KIND = "torchfleet.dev/pod-kind"
 KEEP_SECONDS = 3600  # of a Job that is over and that nobody took away
-GRACE_SECONDS = 30  # beyond the time of programs, for the guard, the records and the output
 START_SECONDS = 600  # beyond job_timeout: pods pull their image
 
 

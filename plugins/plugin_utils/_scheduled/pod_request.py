@@ -25,7 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 
-from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, TARGETS, PodKind
+from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, PodKind
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
@@ -36,6 +36,7 @@ UID_MOST = (1 << 31) - 1  # of runAsUser (Kubernetes API)
 HARDENED, RESTRICTED, NO_LIMITS = LEVELS = ("hardened", "restricted", "none")  # of pod_security
 FILES, SHM = "/etc/torchfleet", "/dev/shm"  # in the pods
 SECRETS, LEASE = f"{FILES}-secret", f"{FILES}-lease"
+NOTHING = ("false", "none", "0", "[]", "()", "")  # values that ask for nothing
 OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, LEASE, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
 NOT_FOR_PODS: Mapping[str, str] = {
@@ -237,26 +238,12 @@ PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequ
 }
 
 
-def parse_target(given: Mapping[str, object]) -> str:
-    """Return where the job runs. InputError for an option of pods without them."""
-    if given.get("target") in CHOICES:
-        advice = f"this is a kind of job in pods: -e target=kubernetes -e pod_kind={given['target']}"
-        raise InputError("target", given["target"], advice)
-    target = parse_choice("target", given.get("target"), TARGETS) or "nodes"
-    lone = next((name for name in ("pods", *PARSERS) if given.get(name) is not None), "")
-    if target == "nodes" and lone:
-        raise InputError(lone, given[lone], "it is for jobs in pods: add -e target=kubernetes")
-    if target == "kubernetes" and given.get("pod_project") is not None:
-        raise InputError("pod_project", given["pod_project"], "it is for Run:ai: add -e target=runai")
-    return target
-
-
 def refuse_what_pods_lack(given: Mapping[str, object], of_runai: bool) -> None:
     """InputError for an option that has no meaning for pods, or for Run:ai."""
     lacking = [(NOT_FOR_PODS, "pods"), *([(NOT_FOR_RUNAI, "Run:ai")] if of_runai else [])]
     for options, whom in lacking:
         for name, instead in options.items():
-            if given.get(name) is not None and plain_text(given[name]) not in ("false", "none", "0", "[]", "()", ""):
+            if given.get(name) is not None and plain_text(given[name]) not in NOTHING:
                 raise InputError(name, given[name], f"it is not for {whom}: {instead}")
     if given.get("launcher") not in (None, "torchrun"):
         raise InputError("launcher", given["launcher"], "in pods it is torchrun: leave it out")
@@ -296,15 +283,18 @@ def checked_for_kind(pods: PodRequest) -> PodRequest:
     return pods
 
 
-def size_of(pods: int | None, request: Request, gpus: int) -> tuple[int, int]:
-    """Return the number of pods and of the ranks in each. InputError if np is another number."""
+def size_of(pods: int | None, request: Request, gpus: int, units: str = "pods") -> tuple[int, int]:
+    """Return the number of pods and of the ranks in each. InputError if np is another number.
+
+    `units`: what people call them.
+    """
     ranks = request.ranks_per_node or gpus or (request.np if pods is None and request.np else None)
     if ranks is None:
         ranks = request.np // pods if request.np and pods and request.np >= pods else 1
     count = pods or max(1, -(-(request.np or ranks) // ranks))
     if request.np not in (None, count * ranks):
-        advice = f"{count} pods with {ranks} ranks each are {count * ranks} ranks: -e np={count * ranks}"
-        raise InputError("np", request.np, f"torchrun needs as many ranks in every pod; {advice}")
+        advice = f"{count} {units} with {ranks} ranks each are {count * ranks} ranks: -e np={count * ranks}"
+        raise InputError("np", request.np, f"torchrun needs as many ranks in each of the {units}; {advice}")
     if count > PODS_MOST:
-        raise InputError("np", request.np, f"at most {PODS_MOST} pods: give more ranks_per_node")
+        raise InputError("np", request.np, f"at most {PODS_MOST} {units}: give more ranks_per_node")
     return count, ranks

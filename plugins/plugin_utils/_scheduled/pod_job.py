@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,16 +24,17 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
-from .following import Following
 from .kubectl import KubeCode, Kubectl, KubeError, table_in, text_in
 from .lease import Lease
 from .manifest import LABEL, OURS, Thing, deadline_of, explained
 from .objects import objects_of
 from .outcome import keep, result_of
 from .pod_files import files_of
+from .pod_following import PodFollowing
 from .pod_plan import command_in_pods, name_of, plan_pods
-from .pod_request import PodRequest
+from .pod_request import PodRequest, parse_pods
 from .runai import CommandLine, command_lines
+from .written import write
 
 REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after a lost answer it may have been
 INDEXED_SINCE = (1, 24)  # Kubernetes docs, Jobs: completion mode, stable
@@ -57,17 +59,38 @@ class PodJob:
         return name_of(self.plan.job_id)
 
     @property
+    def again(self) -> str:
+        """Return what ends the job when its controller is gone."""
+        return AGAIN + self.plan.job_id
+
+    @property
     def lines(self) -> list[str]:
         """Return what `train.yml --check` prints."""
         others = [line for each in self.submitted_by for line in each.lines]
         kind = filter(None, [self.pods.kind_reason])
         return [*explain(self.plan, self.command), *explained(self.things), *others, *kind]
 
+    @property
+    def said(self) -> list[str]:
+        """Return what people are told when the job starts."""
+        return list(filter(None, [self.pods.kind_reason, self.plan.shipped]))
+
+    def written(self) -> list[str]:
+        """Write the job into files if somebody else is to submit it, and return what to type. InputError."""
+        refuse_unfollowed(self.pods)
+        return write(self.pods, self.things, self.files, self.submitted_by, self.again) if self.pods.manifest else []
+
+    def start(self) -> Callable[[View, StopWatch], tuple[Result, list[str]]]:
+        """Submit the job, and return what follows it to its end. KubeError: nothing is left, or it says so."""
+        lease = lease_for(self)
+        submit(lease.kubectl, self.things, selector_of(self.plan.job_id), lease)
+        return functools.partial(run, self, lease)
+
 
 def job_in_pods(request: Request, pods: PodRequest, job: Job, folder: Folder | None, who: str) -> PodJob:
     """Return a job in pods. InputError for what cannot work."""
     plan = plan_pods(request, pods, job)
-    command = command_in_pods(render(plan), pods.start_timeout)
+    command = command_in_pods(render(plan), pods, plan.job_id)
     order = order_for(plan, command, who)
     secrets = next(iter(order["secrets"].values()))  # the same in all pods
     files = files_of(order, folder, pods)
@@ -92,6 +115,17 @@ def with_kind_of_cluster(pods: PodRequest, needed: bool) -> PodRequest:
         f"one Job for each pod (pod_kind=jobs): the cluster has Kubernetes {has}, and Indexed Jobs came with {since}"
     )
     return replace(pods, kind="jobs", kind_reason=reason)
+
+
+def in_pods(
+    given: Mapping[str, object], request: Request, who: str, needed: bool
+) -> Callable[[Job, Folder | None], PodJob]:
+    """Return what makes the job that was asked for. InputError.
+
+    `given`: the options; `who` starts it; `needed`: whether the cluster must answer.
+    """
+    pods = with_kind_of_cluster(parse_pods(given, request), needed)
+    return lambda job, folder: job_in_pods(replace(request, job_id=job.job_id), pods, job, folder, who)
 
 
 def kubectl_for(pods: PodRequest) -> Kubectl:
@@ -162,19 +196,14 @@ def undo(kubectl: Kubectl, selector: str, why: KubeError) -> None:
         raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {AGAIN}...") from None
 
 
-def run(
-    made: PodJob,
-    lease: Lease,
-    view: View,
-    stop: StopWatch,
-) -> tuple[Result, list[str]]:
+def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result, list[str]]:
     """Follow a job that was submitted; return its result and lines on what is left in the cluster. KubeError, OSError.
 
     Nothing is left there whatever happens, unless the API does not answer.
     """
     job, run_dir = made.order["job"], Path(made.plan.run_dir)
     kubectl, start_timeout = lease.kubectl, made.pods.start_timeout
-    following = Following(kubectl, made.name, job, run_dir, start_timeout, view.show, view.say, lease)
+    following = PodFollowing(kubectl, made.name, job, run_dir, start_timeout, view.show, view.say, lease)
     try:
         following.run(stop.reason, stop.insisted)
     finally:

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import (
     FRAME_CHARACTERS,
     PART_CHARACTERS,
     LogReader,
     lines_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 
 LINE = {"kind": "line", "rank": 3, "stream": "stdout", "text": "loss 0.1", "skipped": 0}
 LONG = {"kind": "output", "name": "ranks/3/stdout", "first": True, "content": "x" * (3 * PART_CHARACTERS), "cut": 0}

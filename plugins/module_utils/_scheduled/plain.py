@@ -15,7 +15,7 @@ FORM = "plain"  # the word on the command line that asks for it
 
 
 def lines_for_people(frame: Mapping[str, object], host: str) -> list[str]:
-    """Return the lines of a message of pod_log.py; none for what only a controller needs. `host`: this pod."""
+    """Return the lines of a message of framed_log.py; none for what only a controller needs. `host`: this pod."""
     kind = frame["kind"]
     if kind == "line":
         return [f"rank {frame['rank']}: {frame['text']}"]

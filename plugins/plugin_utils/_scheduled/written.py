@@ -9,39 +9,49 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
+from .manifest import Thing
 from .pod_archive import archive_of
-from .pod_job import AGAIN, PodJob
-from .runai import steps_for
+from .pod_request import PodRequest
+from .runai import CommandLine, steps_for
 
 
-def write(made: PodJob) -> list[str]:
-    """Write the files of a job, and return what to type. InputError if one is there, or cannot be written."""
-    manifest = Path(made.pods.manifest).expanduser()
+def write(
+    pods: PodRequest,
+    objects: Sequence[Thing],
+    files: Mapping[str, bytes],
+    submitted_by: Sequence[CommandLine],
+    again: str,
+) -> list[str]:
+    """Write the files of a job, and return what to type. InputError if one is there, or cannot be written.
+
+    `again`: what takes the job away.
+    """
+    manifest = Path(pods.manifest).expanduser()
     program = manifest.with_suffix(".pyz")
-    of_runai = bool(made.submitted_by)
+    of_runai = bool(submitted_by)
     for path in (manifest, *([program] if of_runai else [])):
         if os.path.lexists(path):
             raise InputError("pod_manifest", str(path), "it is there: name another file")
-    things = {"apiVersion": "v1", "kind": "List", "items": [thing.manifest for thing in made.things]}
+    things = {"apiVersion": "v1", "kind": "List", "items": [thing.manifest for thing in objects]}
     new_file(manifest, json.dumps(things, indent=1).encode() + b"\n")
     if of_runai:
-        new_file(program, archive_of(made.files))
+        new_file(program, archive_of(files))
         return [
             f"{manifest} and {program} are written; nothing was started",
-            *steps_for(made.pods, made.submitted_by, manifest, program),
+            *steps_for(pods, submitted_by, manifest, program),
         ]
-    words = ["kubectl", *options(made), "create", "-f", str(manifest)]
-    told = f"kubectl logs of the pods shows the ranks; {AGAIN}{made.plan.job_id} takes it away"
+    words = ["kubectl", *options(pods), "create", "-f", str(manifest)]
+    told = f"kubectl logs of the pods shows the ranks; {again} takes it away"
     return [f"{manifest} is written; nothing was started", f"  {shlex.join(words)}", f"  {told}"]
 
 
-def options(made: PodJob) -> list[str]:
+def options(pods: PodRequest) -> list[str]:
     """Return the options of kubectl for the context and the namespace."""
-    pods = made.pods
     rows = (("--context", pods.context), ("--namespace", pods.namespace))
     return [f"{name}={value}" for name, value in rows if value]
 

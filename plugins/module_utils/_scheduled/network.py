@@ -50,17 +50,21 @@ class Port(NamedTuple):
     gids: tuple[Gid, ...]
 
 
-def network_of(first: str, port: int, several: bool, sysfs_root: str = "/sys") -> Network:
-    """Return the network of this pod. `first`: address of the first pod, `port` of the rendezvous there. OSError."""
-    if not several:
-        return Network("lo", (), {}, ("lo: all ranks are in this pod",))
-    address = own_address(first, port)
+def network_of(other: str, port: int, unit: str = "pod", sysfs_root: str = "/sys") -> Network:
+    """Return the network of this node. `other`: name or address of another one, empty if there is none. OSError.
+
+    `port` of the rendezvous; `unit`: what people call a node.
+    """
+    if not other:
+        return Network("lo", (), {}, (f"lo: all ranks are in this {unit}",))
+    address = own_address(other, port)
     nic = nic_of(address)
-    said = [f"{nic}: it has {address}, from which the way to {first} leads"]
+    said = [f"{nic}: it has {address}, from which the way to {other} leads"]
     ports = [found for found in map(port_of, rdma_ports(sysfs_root)) if usable(found)]
     rails = tuple(found.name for found in ports)
     if not rails:
-        said.append("no RDMA port is in this pod, or none is up: ask for one with pod_resources and pod_annotations")
+        asked = ": ask for one with pod_resources and pod_annotations" if unit == "pod" else ""
+        said.append(f"no RDMA port is in this {unit}, or none is up{asked}")
         return Network(nic, rails, {"NCCL_IB_DISABLE": "1"}, tuple(said))
     said.append(f"RDMA by {', '.join(rails)}: ports that are up and no virtual bridge")
     environment = {"NCCL_IB_HCA": "=" + ",".join(rails), **gid_of(ports, said)}

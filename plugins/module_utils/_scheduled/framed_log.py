@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Messages in the log of a pod: a frame of protocol.py as lines of bounded length, with a number each.
+"""Messages in the log of a node: a frame of protocol.py as lines of bounded length, with a number each.
 
-A pod has no channel to the controller but its log. Lines that are no part of a frame are what other programs say there,
-such as the interpreter that does not start. A log that is followed a second time begins anew: numbers tell what is new.
+A pod has no channel to the controller but its log, a node of Slurm none but what it prints. Lines that are no part of a
+frame are what other programs say there, such as the interpreter that does not start. A log that is followed a second
+time begins anew: numbers tell what is new.
 Kubelets rotate logs (containerLogMaxSize, 10 MiB), and what was rotated away cannot be read any more: frames that are
 missing are counted, and reading goes on with the next whole one.
 """
@@ -48,7 +49,7 @@ def content(value: object) -> str:
 
 
 class Here(TypedDict):
-    """What a pod found in itself. `said`: each decision with its reason; `node`: its machine."""
+    """What a node found in itself. `said`: each decision with its reason; `node`: its machine."""
 
     kind: Literal["here"]
     number: int
@@ -69,7 +70,7 @@ class Output(TypedDict):
     cut: int
 
 
-FromPod = Union[
+FromNode = Union[
     protocol.Line,
     protocol.Report,
     protocol.Placed,
@@ -105,7 +106,7 @@ def output(raw: Fields) -> Output:
     }
 
 
-FROM_POD: frames.Accepted[FromPod] = {
+FROM_NODE: frames.Accepted[FromNode] = {
     "line": frames.line,
     "report": frames.report,
     "placed": frames.placed,
@@ -118,13 +119,13 @@ FROM_POD: frames.Accepted[FromPod] = {
 }
 
 
-def lines_of(frame: Mapping[str, object], number: int) -> Iterator[str]:
-    """Yield the lines of a frame. `number`: of the first."""
+def lines_of(frame: Mapping[str, object], number: int, most: int = PART_CHARACTERS) -> Iterator[str]:
+    """Yield the lines of a frame. `number`: of the first; `most`: characters of the frame in one line."""
     text = json.dumps(frame)
-    for start in range(0, len(text), PART_CHARACTERS):
-        last = start + PART_CHARACTERS >= len(text)
+    for start in range(0, len(text), most):
+        last = start + most >= len(text)
         place = (WHOLE if last else FIRST) if start == 0 else LAST if last else MIDDLE
-        yield f"{MARK} {number} {place} {text[start : start + PART_CHARACTERS]}"
+        yield f"{MARK} {number} {place} {text[start : start + most]}"
         number += 1
 
 
@@ -140,7 +141,7 @@ class LogReader:
         self.said: list[str] = []  # the last lines that are no part of a frame
         self.line = bytearray()  # that has no end yet
 
-    def take(self, data: bytes) -> Iterator[FromPod]:
+    def take(self, data: bytes) -> Iterator[FromNode]:
         """Yield the frames that end in these bytes of the log."""
         self.line += data
         *whole_lines, rest = self.line.split(b"\n")
@@ -153,7 +154,7 @@ class LogReader:
             if frame:
                 yield frame
 
-    def take_line(self, line: bytes) -> FromPod | None:
+    def take_line(self, line: bytes) -> FromNode | None:
         """Return the frame that ends with this line, if one does."""
         text = line.decode("utf-8", "replace").rstrip("\r")
         found = FORM.match(text)
@@ -175,7 +176,7 @@ class LogReader:
             self.missing, self.skips = self.missing + count, True
             self.parts, self.size = [], 0
 
-    def take_part(self, place: str, part: str) -> FromPod | None:
+    def take_part(self, place: str, part: str) -> FromNode | None:
         """Return the frame that ends with a part, if one does. `place`: of the part in its frame."""
         begins = place in (WHOLE, FIRST)
         self.skips = self.skips and not begins
@@ -190,7 +191,7 @@ class LogReader:
         if place not in (WHOLE, LAST):
             return None
         whole_text, self.parts, self.size = "".join(self.parts), [], 0
-        return frames.checked(frames.parse(whole_text.encode()), FROM_POD)
+        return frames.checked(frames.parse(whole_text.encode()), FROM_NODE)
 
     def again(self) -> None:
         """Read the log from its start again: a frame that was incomplete is sent again."""

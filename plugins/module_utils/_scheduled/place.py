@@ -14,6 +14,7 @@ NUMBER = "TORCHFLEET_POD"
 # count pods, not processes, though they have the names of torchrun's: no rank may see them.
 COUNTERS: Mapping[str, str] = {
     NUMBER: "the manifest set it",
+    "SLURM_NODEID": "Slurm sets it in what srun starts",
     "JOB_COMPLETION_INDEX": "Kubernetes sets it in pods of an Indexed Job",
     "PET_NODE_RANK": "Kubeflow's trainer sets it",
     "RANK": "Run:ai and PyTorchJob set it, and count pods",
