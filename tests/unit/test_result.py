@@ -432,7 +432,7 @@ def test_the_batch_system_that_ended_a_job_is_named_and_no_rank(
     job.write("batch.json", {"state": batch})
     job.claim_end(claimed, "rank 0 failed", "n1")
     result = write_result(job, order_of("n1", "n2"), STAGING, Metrics(job), {"n2": OF_N2})
-    jsonschema.validate(result, SCHEMA)
+    RESULT.validate(result)
     assert result["state"] == state and "failed" not in states(result)
     if state == "failed":
         assert result["first_failure"]["cause"] == f"Slurm ended the job: {batch}"
