@@ -134,11 +134,8 @@ def test_a_job_that_waits_does_not_outlive_its_controller(site: Cluster) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"slurm_args": "--partition=none"}, "srun: error: invalid partition specified: none"),
         ({"slurm_nodes": 3}, "Slurm will not start it: Partition"),
-        ({"slurm_cpus": 2, "slurm_start_timeout": 6}, "2 of 2 nodes did not start in 6 s: PENDING, Resources"),
-        ({"torchfleet_srun": "/opt/none/srun"}, "no squeue on n1"),
-        ({"python": "/opt/none/python"}, "execve(): /opt/none/python: No such file or directory"),
+        ({"slurm_cpus": 2, "slurm_start_timeout": 3}, "2 of 2 nodes did not start in 3 s: PENDING, Resources"),
     ],
 )
 def test_what_slurm_refuses_is_one_line(site: Cluster, given: dict[str, Any], said: str) -> None:

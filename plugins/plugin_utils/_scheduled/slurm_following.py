@@ -202,7 +202,7 @@ class SlurmFollowing(Following[Seat]):
             self.send()
         else:
             self.cancel()
-            self.deadline = 0.0001  # nothing will come
+            self.deadline = time.monotonic()  # nothing will come
 
     def cancel(self) -> None:
         """Cancel the job in Slurm. take_away() tries again, and says what is left."""
