@@ -81,8 +81,12 @@ def test_the_output_of_each_node_is_its_own(tmp_path: Path) -> None:
 def test_a_job_that_slurm_refuses_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     """What a node says counts before what srun says of that node's status."""
     done = recorded("srun", *words)
-    found = Job(tmp_path, "", done["stderr"], f"sys.exit({done['status']})").ended()
+    job = Job(tmp_path, "", done["stderr"], f"sys.exit({done['status']})")
+    found = job.ended()
     assert (found["reason"], found["detail"]) == (EndReason.NOT_STARTED, said)
+    job.keep_said(tmp_path)
+    assert (tmp_path / "launcher.out").read_text() == done["stderr"]
+    assert (tmp_path / "launcher.out").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import slurm_entry
-from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LogReader, lines_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import NoPlace
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import InputLease, nodes_in
@@ -34,8 +35,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slur
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_job import (
     SUBMIT,
     SlurmJob,
+    entry_words,
     jobs_there,
     on_slurm,
+    parcel_of,
     python_words,
     take_away,
 )
@@ -195,6 +198,20 @@ def test_the_lease_is_the_input() -> None:
     os.close(into)
     assert lease.is_over()
     os.close(out)
+
+
+@pytest.mark.parametrize("trouble", ["directory", "input"])
+def test_an_entry_that_cannot_begin_tells_the_controller(tmp_path: Path, trouble: str) -> None:
+    """The other nodes would wait for it, and srun goes on."""
+    home = tmp_path / "home"
+    if trouble == "directory":
+        home.mkdir()
+    data = parcel_of({}, {}) if trouble == "directory" else b"000000000003abc"
+    argv = [*entry_words(sys.executable), str(home), "version"]
+    done = subprocess.run(argv, input=data, capture_output=True, check=False)
+    (frame,) = LogReader().take(done.stdout)
+    assert done.returncode == REFUSED and frame["kind"] == "ending" and frame["reason"] == EndReason.NOT_STARTED
+    assert f"our files cannot be laid into {home}: " in frame["detail"]
 
 
 def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import launcher_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LINE_BYTES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 
@@ -193,7 +194,8 @@ class SlurmFollowing(Following[Seat]):
 
     def not_started(self, missing: list[str]) -> Reason:
         """Return that nodes did not start in time, and why."""
-        return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, self.why())
+        why = "" if self.started_anywhere else self.why()
+        return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, why or self.last_error())
 
     def end_there(self) -> None:
         """Ask the entries to end the job: ranks have their time, and what they wrote comes home."""
@@ -217,6 +219,15 @@ class SlurmFollowing(Following[Seat]):
                     stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.srun.wait(2 * BEAT_SECONDS)
+
+    def keep_said(self, run_dir: Path) -> None:
+        """Write what srun said where people look for what a launcher said, unless the first node's own is there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        name = launcher_file(self.order["head"], self.order["head"])
+        with contextlib.suppress(FileExistsError):
+            if self.said:
+                with open(os.open(run_dir / name, flags, 0o600), "wb") as file:
+                    file.write(self.said)
 
 
 def after(text: str) -> str:
