@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -76,11 +77,8 @@ class SlurmFollowing(Following[Seat]):
         self.waiting, self.last_beat = bytearray(parcel), time.monotonic()
         self.line, self.said = bytearray(), bytearray()
         self.row: Row | None = None  # as it was in the queue last
-        self.next_look, self.next_tell, self.told = (
-            time.monotonic() + FIRST_SECONDS,
-            time.monotonic() + TELL_SECONDS,
-            "",
-        )
+        self.next_look, self.next_tell = time.monotonic() + FIRST_SECONDS, time.monotonic() + TELL_SECONDS
+        self.told = ""  # why the job waits, as people were told
         pipe = subprocess.PIPE
         # A session of its own: Ctrl-C is for us, who end the job with its records.
         self.srun = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -97,8 +95,9 @@ class SlurmFollowing(Following[Seat]):
 
     def read(self) -> None:
         """Read what srun brings, and send what is to be sent."""
+        busy = bool(self.waiting) and bool(ready([self.input], READ_SECONDS, select.POLLOUT))
         self.send()
-        found = ready(self.open, READ_SECONDS)
+        found = ready(self.open, 0.0 if busy else READ_SECONDS)
         if not self.open:
             time.sleep(READ_SECONDS)
         for descriptor in found:

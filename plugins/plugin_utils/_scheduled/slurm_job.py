@@ -41,7 +41,7 @@ from .following import GRACE_SECONDS
 from .nodes_plan import Asked, plan_nodes, with_reasons
 from .outcome import keep, result_of
 from .pod_files import entry_files
-from .slurm import COMMENT, Row, Slurm, SlurmError
+from .slurm import COMMENT, SECONDS, Row, Slurm, SlurmError
 from .slurm_following import SlurmFollowing
 from .slurm_request import SlurmRequest, parse_slurm
 
@@ -189,7 +189,9 @@ def on_slurm(
 
     `given`: the options; `ssh`: words that run a command on the head, if it is elsewhere; `who` starts the job.
     """
-    asked, slurm = parse_slurm(given, request), Slurm(head.name, ssh, head.launcher_paths["srun"])
+    asked = parse_slurm(given, request)
+    # Nothing is written to the job while squeue is asked: that must not take the lease.
+    slurm = Slurm(head.name, ssh, head.launcher_paths["srun"], min(SECONDS, request.lease / 2))
 
     def make(job: Job, folder: Folder | None) -> SlurmJob:
         named = dataclasses.replace(request, job_id=job.job_id)
