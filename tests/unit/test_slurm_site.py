@@ -41,6 +41,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slur
     parcel_of,
     python_words,
     take_away,
+    too_old,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import parse_target
 
@@ -342,6 +343,16 @@ def test_a_job_in_the_queue_is_cancelled_when_the_controller_is_gone(tmp_path: P
 )
 def test_the_status_of_srun_is_not_taken_for_that_of_ssh(tmp_path: Path, code: str, status: int) -> None:
     assert Above(tmp_path, code).process.wait() == status
+
+
+def test_a_python_that_is_too_old_on_the_head_says_so() -> None:
+    """It could not read the program: so it is asked before."""
+    words = python_words(sys.executable, "this is no program", too_old("login"))
+    done = subprocess.run(
+        [*words[:-1], words[-1].replace("(3,8)", "(9,9)")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, too_old("login") + "\n")
+    assert "ansible_python_interpreter" in done.stderr
 
 
 def test_a_head_without_srun(tmp_path: Path) -> None:

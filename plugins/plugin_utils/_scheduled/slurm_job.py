@@ -139,7 +139,7 @@ class SlurmJob:
         """Return what starts srun on the head, with our program above it."""
         patience = (self.plan.grace or 0) + 2 * GRACE_SECONDS
         cancel = json.dumps([self.slurm.program("scancel"), "--quiet", f"--name={self.name}"])
-        program = python_words(self.interpreter, SUBMIT.read_text())
+        program = python_words(self.interpreter, SUBMIT.read_text(), too_old(self.slurm.name))
         return self.slurm.words([*program, str(self.plan.lease), str(patience), cancel, *words_of(self.options)])
 
     def run(self, view: View, stop: StopWatch) -> tuple[Result, list[str]]:
@@ -228,10 +228,19 @@ def name_of(plan: LaunchPlan) -> str:
     return f"torchfleet-{plan.job_id}-{plan.token}"
 
 
-def python_words(interpreter: str, code: str) -> list[str]:
-    """Return words that run a program of ours. One line without quotes or newlines: csh takes it too."""
+def python_words(interpreter: str, code: str, too_old: str = "") -> list[str]:
+    """Return words that run a program of ours, in one line: csh takes it too.
+
+    `too_old`: what an interpreter says that cannot read it; empty: the program says it itself.
+    """
     packed = base64.b64encode(code.encode()).decode()
-    return [interpreter, "-E", "-s", "-S", "-c", f"import base64;exec(base64.b64decode('{packed}'))"]
+    first = f"import sys;sys.version_info>=(3,8) or sys.exit({too_old!r});" if too_old else ""
+    return [interpreter, "-E", "-s", "-S", "-c", f"{first}import base64;exec(base64.b64decode('{packed}'))"]
+
+
+def too_old(head: str) -> str:
+    """Return what a Python says on the head that is older than 3.8."""
+    return f"Python 3.8 or newer is needed on {head}: set ansible_python_interpreter to its path there"
 
 
 def entry_words(python: str) -> list[str]:
