@@ -117,6 +117,7 @@ def test_a_silent_node_is_lost(tmp_path: Path) -> None:
     job.heard["node1"] -= 60.0 + slurm_following.SILENT_BEATS + 1.0
     found = job.reason_to_end()
     assert found and found[0].code == EndReason.LOST and found[1] == "node1"
+    assert job.seats["node1"].gone and not job.seats["node0"].gone
     job.srun.kill()
     job.close()
 

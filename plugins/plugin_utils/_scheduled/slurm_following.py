@@ -186,6 +186,7 @@ class SlurmFollowing(Following[Seat]):
         silence = self.order["lease"] + SILENT_BEATS
         for host, seat in self.seats.items():
             if self.heard[host] and not (seat.report or seat.gone) and now - self.heard[host] > silence:
+                seat.gone = True  # its end is not waited for
                 return reasons.silent(f"node {host}", silence), host
         if self.row and self.row.reason in HOPELESS and not self.started_anywhere:
             return reasons.never_started(f"Slurm will not start it: {self.row.reason}: {HOPELESS[self.row.reason]}"), ""
