@@ -26,6 +26,10 @@ class SlurmBed(Bed):
             if not self.beside_in_slurm(node):
                 self.submit(node)
 
+    def start(self) -> None:
+        """Start what does not run of Slurm."""
+        slurm.start(self.lab, NODES)
+
     def wake(self) -> None:
         """Start what does not run of Slurm, have it take back nodes that it gave up, wait until all take jobs."""
         names = ",".join(slurm.name_of(self.lab, node) for node in NODES)
@@ -34,8 +38,10 @@ class SlurmBed(Bed):
 
     def submit(self, node: str) -> None:
         """Start the Slurm job of a node that must live: one core."""
-        asked = ["--uid=fleet", "--gid=fleet", "--chdir=/", "--output=/dev/null", "--ntasks=1", f"--nodelist={node}"]
-        self.lab.root("n1", "sbatch", *asked, f"--job-name={BESIDE}-{node}", "--wrap", "exec sleep 1000000")
+        asked = ["--uid=fleet", "--gid=fleet", "--chdir=/", "--output=/dev/null", "--ntasks=1", "--no-requeue"]
+        self.lab.root(
+            "n1", "sbatch", *asked, f"--nodelist={node}", f"--job-name={BESIDE}-{node}", "--wrap", "exec sleep 1000000"
+        )
         wait_until(lambda: self.beside_in_slurm(node))
 
     def bystanders(self) -> dict[str, list[int]]:
