@@ -50,11 +50,8 @@ class Bed:
             if not self.of_job(self.beside.job_id(node), node):
                 self.beside.start_on(node)
 
-    def start(self) -> None:
-        """Start again what a node that lost power has to run for the launcher: nothing, but under Slurm."""
-
     def wake(self) -> None:
-        """Do so, and wait until all nodes take jobs."""
+        """Start again what a node that lost power has to run for the launcher: nothing, but under Slurm."""
 
     def queued(self, job_id: str) -> list[str]:
         """Return what a batch system has of a job; most launchers have none."""

@@ -160,7 +160,7 @@ def restart(node: str) -> Deed:
         if cell.bed.lab.states()[node] != "running":
             cell.bed.lab.restart(node)
         cell.bed.cluster.wait_for_sshd(node)
-        cell.bed.start()
+        cell.bed.wake()
 
     return do
 

@@ -26,10 +26,6 @@ class SlurmBed(Bed):
             if not self.beside_in_slurm(node):
                 self.submit(node)
 
-    def start(self) -> None:
-        """Start what does not run of Slurm."""
-        slurm.start(self.lab, NODES)
-
     def wake(self) -> None:
         """Start what does not run of Slurm, have it take back nodes that it gave up, wait until all take jobs."""
         names = ",".join(slurm.name_of(self.lab, node) for node in NODES)
