@@ -31,13 +31,13 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends stress-backends sanitize-backends torch-backends wheels clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends programs stress-backends sanitize-backends torch-backends wheels clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
 	@echo "                  of other machines: make train INVENTORY=my-machines.yml ARGS='-e workload=mnist'"
 	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
-	@echo 'make check        what takes two or three minutes: ruff, types, the fast tests; before every commit'
+	@echo 'make check        what takes less than a minute: ruff, types, the fast tests; before every commit'
 	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
@@ -60,8 +60,9 @@ help:
 	@echo 'make bench-look   measure a look at a hung job of 64 ranks on four lab nodes'
 	@echo 'make bench-engines    measure what a container engine adds to a job of two lab nodes'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
+	@echo 'make programs     programs of every kind over backends shm and mpi, compared with gloo (some fifteen minutes)'
 	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some two hours)'
-	@echo 'make sanitize-backends  the shared memory of backends mpi and shm under sanitizers (some minutes)'
+	@echo 'make sanitize-backends  shared memory and ring of backends mpi and shm under sanitizers (ten minutes)'
 	@echo 'make torch-backends TORCH=2.15.0  the tests of torch_backends with another PyTorch (half an hour, 6 GB)'
 	@echo 'make pictures     reports of runs on four lab nodes, judged in a browser (root; ten minutes); pictures: .cache/pictures'
 	@echo 'make changelog    the section of the next release in CHANGELOG.md, from changelogs/fragments'
@@ -180,11 +181,13 @@ pictures: $(DEV_READY)
 	@command -v chromium-headless-shell chromium google-chrome >/dev/null || $(APT)
 	$(call in_venv,$(PYTEST) tests/pictures)
 
-# Before every commit, some minutes on two cores: no job is started, and no playbook. Of tests/collection those that only
-# compare files.
+# Before every commit, less than a minute on two cores: no job is started, and no playbook. Of tests/collection those that
+# only compare files. The tests are spread over the cores, whichever has none left takes some of another's; each process
+# needs 5 s to collect them, so there are not many.
+SPREAD := python -m pytest -q --numprocesses auto --maxprocesses 8 --dist worksteal
 COMPARED := $(addprefix tests/collection/test_,changelog.py docs.py roles.py role_tables.py)
 check: ruff ruff-format types
-	$(call in_venv,python -m pytest -q tests/unit $(COMPARED))
+	$(call in_venv,$(SPREAD) tests/unit $(COMPARED))
 
 lint: ruff ruff-format ansible-lint
 
@@ -204,7 +207,7 @@ collection: $(DEV_READY) $(NEEDS)
 	$(call in_venv,python -m pytest -q --durations=5 tests/collection)
 
 unit: $(DEV_READY)
-	$(call in_venv,python -m pytest -q tests/unit)
+	$(call in_venv,$(SPREAD) tests/unit)
 
 integration: $(DEV_READY) setup
 	$(call in_venv,python -m pytest -q tests/integration)
@@ -257,6 +260,11 @@ bench-engines: $(DEV_READY)
 bench-backends: $(DEV_READY)
 	$(call in_venv,python tests/bench/bench_backends.py)
 
+# Programs that users write, with 2, 3 and 4 ranks over shm and under every MPI, and compiled by inductor: not part of
+# `make test`, which has some of these.
+programs: $(DEV_READY)
+	$(call in_venv,PROGRAMS_MORE=yes python -m pytest -q --durations=5 --timeout 7200 torch_backends/tests/test_programs.py)
+
 # A million small operations of random sizes, with ranks that are late now and then, through shared memory; then ten million
 # random operations in which ranks disagree and die. What was done is in STRESSED, of one SEED; it goes on where it stopped.
 SEED := 1
@@ -266,8 +274,9 @@ stress-backends: $(DEV_READY) setup
 	  --timeout 3600 -k 'many_small_ones and (openmpi or mpich)')
 	$(call in_venv,PYTHONPATH=collections:. python -m torch_backends.tests.stress $(STRESSED) --seed $(SEED))
 
-# The shared memory of the backends under the thread, address and undefined behaviour sanitizers of g++, with threads as ranks;
-# compiling and running it takes both cores some minutes. Not part of `make test`.
+# The shared memory of the backends, and the ring of backend mpi, under the thread, address and undefined behaviour
+# sanitizers of g++, with threads as ranks; compiling and running it takes both cores some ten minutes. Not part of
+# `make test`.
 sanitize-backends: $(DEV_READY)
 	$(call in_venv,python torch_backends/tests/sanitize/run.py)
 

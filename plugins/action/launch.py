@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,27 +41,12 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, check_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
     cluster_from_hostvars,
+    head_from_hostvars,
     refuse_become_of,
     refuse_what_misleads,
     ssh_words,
     vaulted_names,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
-    AGAIN,
-    PodJob,
-    job_in_pods,
-    lease_for,
-    refuse_unfollowed,
-    selector_of,
-    submit,
-)
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import run as run_pods
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import (
-    PodRequest,
-    parse_pods,
-    parse_target,
-)
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.written import write
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
     ATTEMPTS,
@@ -69,6 +54,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempt
     attempt_of,
     note_attempts,
     rest,
+    rounds_in,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand
@@ -103,6 +89,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view im
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.watches import Watches, watches_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import (
+    Folder,
     check_in_place,
     code_digest,
     folder_of,
@@ -110,11 +97,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.writer import report_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import PodJob, in_pods
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_job import SlurmJob, on_slurm
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import parse_target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import measured, slow_lines
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
 HELP_IF_LOST = "ansible-playbook clean.yml ends leftover processes and fetches the files"
 Result = dict[str, Any]
+Made = PodJob | SlurmJob
 display = Display()
 
 
@@ -135,7 +126,7 @@ class ActionModule(Action):
         self.plans = []
         if parse_target(given) != "nodes":
             try:
-                return self.run_in_pods(request, parse_pods(given, request))
+                return self.run_scheduled(request, self.scheduled(given, request, variables))
             except Stopped:
                 return {"failed": True, "msg": NOTHING_LEFT}
         groups, hostvars = groups_of(variables), variables["hostvars"]
@@ -167,8 +158,8 @@ class ActionModule(Action):
                 if not ended:
                     raise
                 return {**answer, "msg": f"{answer['msg']}; it was not started again: {error}", "attempts": len(ended)}
-            if not request.max_restarts or "state" not in answer or self.outcome is None:
-                return answer  # it is over, refused, or goes on without us
+            if not request.attempts_rule or "state" not in answer or self.outcome is None:
+                return {**answer, **rounds_in(request, answer)}  # it is over, refused, or goes on without us
             ended.append(ended_of(attempt.job_id, self.outcome))
             try:
                 note_attempts(Path(answer["run_dir"]), ended)
@@ -234,8 +225,15 @@ class ActionModule(Action):
                 self.lay(session, data, plan, request.data_keep, stop)
             return self.execute(session, plan, command, order_for(plan, command, who), request, stop)
 
-    def run_in_pods(self, request: Request, pods: PodRequest) -> Result:
-        """Plan a job in pods, then show or run it."""
+    def scheduled(self, given: Result, request: Request, variables: Result) -> Callable[[Job, Folder | None], Made]:
+        """Return what makes a job on nodes that a scheduler brings. InputError."""
+        if given.get("target") == "slurm":
+            head = head_from_hostvars(groups_of(variables), variables["hostvars"])
+            return on_slurm(given, request, head, ssh_words(self._connection, head, request.lease), identity())
+        return in_pods(given, request, identity(), needed=not self._task.check_mode)
+
+    def run_scheduled(self, request: Request, make: Callable[[Job, Folder | None], Made]) -> Result:
+        """Plan a job on nodes that a scheduler brings, then show or run it."""
         script = find_script(request, WORKLOADS)
         job_id = request.job_id or run_directory.new_job_id(request.module.replace(".", "-") or script)
         run_dir = run_directory.check_run_dir(request.runs_dir, job_id)
@@ -243,33 +241,34 @@ class ActionModule(Action):
         program = program_of(request, script, shipped=folder is not None, local=False)
         words, code = folder_words(folder), code_digest(folder, script)
         job = Job(job_id, str(run_dir), program, entry(), secrets.token_hex(6), *words, code=code, owner=owner())
-        made = job_in_pods(replace(request, job_id=job_id), pods, job, folder, identity())
+        made = make(job, folder)
+        answer = {"changed": False, "job_id": job_id, "command": list(made.command.argv)}
         if self._task.check_mode:
             display.display("\n".join(made.lines))
-            return {"changed": False, "job_id": job_id, "command": list(made.command.argv)}
-        refuse_unfollowed(pods)
-        if pods.manifest:
-            display.display("\n".join(write(made)))
-            return {"changed": True, "job_id": job_id, "command": list(made.command.argv)}
+            return answer
+        written = made.written()
+        if written:
+            display.display("\n".join(written))
+            return {**answer, "changed": True}
         with self.watch() as stop:
-            return self.execute_in_pods(made, request, stop)
+            return self.execute_scheduled(made, request, stop)
 
-    def execute_in_pods(self, made: PodJob, request: Request, stop: StopWatch) -> Result:
-        """Run a job in pods, and show the outcome. Nothing of it is left in the cluster."""
-        plan, run_dir, lease = made.plan, Path(made.plan.run_dir), lease_for(made)
-        stop.hold(f"ending job {plan.job_id} and taking it out of the cluster", f"or later: {AGAIN}{plan.job_id}")
+    def execute_scheduled(self, made: Made, request: Request, stop: StopWatch) -> Result:
+        """Run a job on such nodes, and show the outcome. Nothing of it is left there."""
+        plan, run_dir = made.plan, Path(made.plan.run_dir)
+        stop.hold(f"ending job {plan.job_id} and taking it away", f"or later: {made.again}")
         stop.check()
         files = {"plan.json": plan_report(plan, made.command), "command.txt": made.order["files"]["command.txt"]}
         run_directory.make_run_dir(run_dir, files)
         try:
-            submit(lease.kubectl, made.things, selector_of(plan.job_id), lease)
+            run = made.start()
         except InputError:
             run_directory.remove_run_dir(run_dir)
             raise
         screen, view = self.screen_and_view(plan)
-        for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *filter(None, [plan.shipped])]:
+        for line in [*(f"warning: {each}" for each in plan.warnings), opening(plan), *made.said]:
             view.say(line)
-        outcome, left = run_pods(made, lease, view, stop)
+        outcome, left = run(view, stop)
         return self.tell(plan, outcome, request, stop, screen, view, [], left)
 
     def watch(self) -> StopWatch:
@@ -315,10 +314,9 @@ class ActionModule(Action):
             view.say(line)
         watches = self.watches(session, plan, request, view, stop)
         try:
-            rule = request.restart_rule if request.max_restarts else None
             queue = (request.queue, request.queue_timeout)
             show = watches.seeing(view.show)
-            outcome = session.run(order, show, stop, request.detach, *queue, watches.tick, rule)
+            outcome = session.run(order, show, stop, request.detach, *queue, watches.tick, request.attempts_rule)
         except (InputError, Stopped):
             run_directory.remove_run_dir(run_dir)
             raise

@@ -10,11 +10,11 @@ from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.jobs_there import jobs_there
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import selector_of, take_away
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_label
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import selector_of, take_away
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import parse_label
 
 Result = dict[str, Any]
 

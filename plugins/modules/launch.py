@@ -308,6 +308,17 @@ options:
     elements: str
     choices: [saved, failed, lost, timed_out]
     default: [saved, failed, lost]
+  restart_by:
+    description:
+      - Who starts the job again. V(torchfleet) starts a new job, with a new launcher, on nodes that are looked at anew.
+      - With V(torchrun) torchrun's agents start all ranks again in the running job, on the same nodes and without a new
+        launch, which is faster. All starts are one job then, and C(attempts/<n>) in its run has the output of the
+        earlier ones. The rule when that is done is the same, O(restart_on) has no more than V(saved) and V(failed).
+      - V(torchrun) needs O(launcher=torchrun) and O(max_restarts), and has C(c10d) as O(rendezvous). A node that is
+        lost, or one whose agent died, ends the job.
+    type: str
+    choices: [torchfleet, torchrun]
+    default: torchfleet
   module:
     description:
       - A Python module that C(python -m) runs. With a folder as O(workload) it is found there; the folder is copied as
@@ -374,9 +385,47 @@ options:
         It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
       - V(runai) are pods that Run:ai makes. Its command lines are rendered, and O(pod_manifest) writes what they need;
         nothing is submitted.
+      - V(slurm) are nodes of a site's cluster, which Slurm brings. One C(srun) on the host in group C(head) starts our
+        code on each; no other machine is logged in to. C(docs/launchers.md) has the whole way.
     type: str
-    choices: [nodes, kubernetes, runai]
+    choices: [nodes, kubernetes, runai, slurm]
     default: nodes
+  slurm_nodes:
+    description: How many nodes Slurm is asked for. The default is what O(np) and O(ranks_per_node) come to, else 1.
+    type: int
+    version_added: 0.5.0
+  slurm_cpus:
+    description: The cores of each node that Slurm is asked for. The default is one for each rank.
+    type: int
+    version_added: 0.5.0
+  slurm_gpus:
+    description: The GPUs of each node that Slurm is asked for. It is also the default of O(ranks_per_node).
+    type: int
+    default: 0
+    version_added: 0.5.0
+  slurm_gpu_vendor:
+    description: Whose GPUs these are.
+    type: str
+    choices: [nvidia, amd, intel]
+    default: nvidia
+    version_added: 0.5.0
+  slurm_args:
+    description:
+      - More options of C(srun), such as V(--partition=gpu --account=mlo --time=2:00:00), as a list, or as one text that
+        is split as a shell does. Each option and its value are one word. Options that the plan decides are refused.
+    type: raw
+    default: []
+    version_added: 0.5.0
+  slurm_start_timeout:
+    description: Seconds for all ranks to start, with the time in Slurm's queue. After that the job is cancelled.
+    type: float
+    default: 600.0
+    version_added: 0.5.0
+  slurm_output:
+    description: The bytes of output of each node that come home, of longer output the end.
+    type: str
+    default: 4M
+    version_added: 0.5.0
   pods:
     description: How many pods. The default is what O(np) and O(ranks_per_node) come to, else 1.
     type: int
@@ -387,11 +436,11 @@ options:
     description:
       - V(indexed) is one Indexed Job, of Kubernetes 1.24 and newer.
       - V(jobs) is a Job for each pod, for clusters that do not have that.
+      - The default is V(indexed), or V(jobs) if the cluster is older than that. For O(pod_manifest) it is not asked.
       - V(pytorchjob) and V(trainjob) are jobs of Kubeflow's training operator 1 and trainer 2.
       - V(mpijob) is one of Kubeflow's MPI operator. It is not followed, only shown, or written by O(pod_manifest).
     type: str
     choices: [indexed, jobs, pytorchjob, trainjob, mpijob]
-    default: indexed
   pod_namespace:
     description: The namespace. The default is that of the context.
     type: str

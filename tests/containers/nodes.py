@@ -12,6 +12,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.podman imp
 from tests.driver import command, parent, pids, wait_until
 from tests.lab.cluster import Cluster, Job
 from tests.lab.lab import Lab, namespace
+from torch_backends.tests import package
 
 NODES = ("n1", "n2")
 PYTHON = "/home/fleet/.torchfleet/pytorch/bin/python"  # of the nodes: the image is the same Debian, and sees the home
@@ -103,7 +104,10 @@ class InImages:
             self.start_docker(node)
             lab.ssh(node, f"podman load --quiet --input /image.tar && podman tag $(podman images -q | head -1) {TAG}")
             lab.ssh(node, f"docker load --quiet --input /image.tar && docker tag $(docker images -q | head -1) {TAG}")
-        done = self.cluster.play("setup.yml", "--skip-tags", "verify", mpis=["openmpi", "mpich", "intelmpi"])
+        package.install()
+        (wheel,) = Path(package.HOME, "backends", "wheels").glob("*.whl")
+        given = {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"], "torch_backends_wheel": str(wheel)}
+        done = self.cluster.play("setup.yml", "--skip-tags", "verify", **given)
         assert done.process.returncode == 0, done.log.read_text()
 
     def start_docker(self, node: str) -> None:

@@ -12,14 +12,16 @@ from tests.containers.nodes import IMAGES, NODES, InImages
 from tests.driver import wait_until
 
 ENGINES = ("podman", "docker", "charliecloud")
-LAUNCHERS = ("openmpi", "mpich", "intelmpi", "torchrun")
+MPIS = ("openmpi", "mpich", "intelmpi")
+LAUNCHERS = (*MPIS, "torchrun")
 SUM = """import os
 import torch
 import torch.distributed as dist
-dist.init_process_group("gloo")
+backend = os.environ["TORCHFLEET_BACKEND"]
+dist.init_process_group(backend)
 ones = torch.ones(1 << 20)
 dist.all_reduce(ones)
-print("sum", int(ones[0]), os.getuid(), os.path.exists("/usr/bin/podman"))
+print(dist.get_backend(), int(ones[0]), os.getuid(), os.path.exists("/usr/bin/podman"))
 dist.destroy_process_group()
 """
 # What a program may leave: a session of its own, and twice forked with no variable of ours.
@@ -47,13 +49,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "program"
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "backend"), [*((launcher, "gloo") for launcher in LAUNCHERS), *((mpi, "mpi") for mpi in MPIS)]
+)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ranks_compute_together(images: InImages, folder: Path, engine: str, launcher: str) -> None:
-    job = images.play(engine, folder / "sum.py", launcher=launcher)
+def test_ranks_compute_together(images: InImages, folder: Path, engine: str, launcher: str, backend: str) -> None:
+    """Backend mpi is the package in the environment of the node, over the node's MPI: both are mounted."""
+    job = images.play(engine, folder / "sum.py", launcher=launcher, backend=backend)
     assert job.process.returncode == 0, job.output
     said = [job.stdout(rank).split() for rank in range(4)]
-    assert said == [["sum", "4", "1000", "False"]] * 4  # of all ranks, as the user of the node, not among its files
+    assert said == [[backend, "4", "1000", "False"]] * 4  # of all ranks, as the user of the node, not among its files
     nothing_is_left(images, "torchfleet.py")
 
 
@@ -135,6 +140,7 @@ def test_a_node_that_is_cut_off_ends_its_part_itself(images: InImages, folder: P
         ("docker", {"container_image": "localhost/none:1"}, "n1 has no such image: docker pull"),
         ("docker", {"python": "/no/python"}, "it has no Python on n1"),
         ("docker", {"container_args": "--nonsense"}, "(unknown flag: --nonsense)"),
+        ("podman", {"launcher": "torchrun", "backend": "mpi"}, "torchrun starts no MPI; use -e launcher=openmpi"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,36 @@ def test_a_job_that_hangs_is_looked_at_before_a_person_ends_it(fleet: Fleet, num
     assert job.result["state"] == "cancelled" and job.result["first_failure"] is None
     assert job.result["notes"] == [{"code": "hung", "text": f"it hung: {RANK_1_SLEEPS}"}]
     assert RANK_1_SLEEPS in (job.run_dir / "diagnosis" / "look.txt").read_text()
+
+
+def test_a_second_ctrl_c_ends_the_look_and_leaves_the_run_to_clean(fleet: Fleet) -> None:
+    terminal = Terminal(fleet, workload=waiter(fleet), np=2, hang_look=1)
+    try:
+        terminal.shows("warning: job typed: rank 1")
+        terminal.type("\x03")
+        terminal.shows("interrupt again to leave that to")
+        terminal.type("\x03")
+        assert terminal.started.process.wait(30) != 0
+        assert not (terminal.started.run_dir / "result.json").exists()
+        terminal.started.all_gone()
+        assert fleet.play("clean.yml").rc == 0
+        assert terminal.started.result["state"] == "cancelled"
+    finally:
+        terminal.started.process.kill()
+        terminal.started.process.wait()
+
+
+def test_a_detached_job_that_hangs_is_looked_at_before_it_is_ended_by_its_name(fleet: Fleet) -> None:
+    played = fleet.play(workload=waiter(fleet), np=2, detach=True, hang_look=1, job_id="away")
+    assert played.rc == 0, played.stdout
+    outputs = [fleet.home / "jobs" / "away" / "ranks" / rank / "stdout" for rank in "01"]
+    wait_until(lambda: all(path.exists() and time.time() - path.stat().st_mtime > 2 for path in outputs), 60)
+    ended = fleet.play("playbooks/jobs.yml", do="cancel", job_id="away")
+    assert "job away cancelled in" in ended.stdout and fleet.alive("away") == []
+    run = fleet.runs / "away"
+    result = json.loads((run / "result.json").read_text())
+    assert result["notes"] == [{"code": "hung", "text": f"it hung: {RANK_1_SLEEPS}"}]
+    assert RANK_1_SLEEPS in (run / "diagnosis" / "look.txt").read_text()
 
 
 GOES_ON = """

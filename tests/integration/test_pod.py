@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import LogReader
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes import pod_request
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.outcome import result_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_files import files_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import job_in_pods
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_kinds import KINDS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_pods
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LogReader
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest, entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import pod_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.outcome import result_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_files import files_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import job_in_pods
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_kinds import KINDS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import parse_pods
 
 PYTHON = Path.home() / ".torchfleet" / "pytorch" / "bin" / "python"
 SCRIPT = """import os, sys, time

@@ -89,7 +89,7 @@ class Pods:
         """Return what a job of two pods with two ranks each is asked for with."""
         volumes = ",".join(f"{claim}:{path}:ro" for claim, path in self.mounts.items())
         given = {
-            "pod_image": POD_IMAGE, "pod_kind": "jobs", "python": f"{self.torch}/bin/python", "pod_volumes": volumes,
+            "pod_image": POD_IMAGE, "python": f"{self.torch}/bin/python", "pod_volumes": volumes,
             "pods": 2, "ranks_per_node": 2, "job_id": name, "runs_dir": str(self.place / "runs"),
         }  # fmt: skip
         if script:

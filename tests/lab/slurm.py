@@ -59,6 +59,15 @@ def bring_up(lab: Lab, nodes: Sequence[str], head_only: bool = False, jobs_per_c
     wake(lab, nodes, head_only)
 
 
+def name_each_other(lab: Lab, nodes: Sequence[str]) -> None:
+    """Have the nodes know each other by the names that Slurm has for them, as nodes of a site do by DNS."""
+    lines = [f"{lab.address(node)} {node}" for node in nodes]
+    code = "import sys; path, *lines = sys.argv[1:]; known = open(path).read().splitlines(); file = open(path, 'a')"
+    code += "; file.writelines(line + chr(10) for line in lines if line not in known)"
+    for node in nodes:
+        lab.root(node, "python3", "-c", code, "/etc/hosts", *lines)
+
+
 def wake(lab: Lab, nodes: Sequence[str], head_only: bool = False) -> None:
     """Start what does not run, as on a node that was off, and wait until all nodes take jobs."""
     start(lab, nodes, head_only)

@@ -97,6 +97,33 @@ def test_torchruns_agents_negotiate(cluster: Cluster) -> None:
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n1", "n2", "n2"]
 
 
+def test_torchruns_agents_start_the_ranks_again(cluster: Cluster) -> None:
+    """In the running job: agents and nodes stay, all ranks are new, go on from the checkpoint, and meet again."""
+    script, ways = str(SCRIPTS / "rounds.py"), ["1:raise", "1:kill", "0:wrapper", "1:save"]
+    given = {"launcher": "torchrun", "restart_by": "torchrun", "max_restarts": 5, **PAIR}
+    job = cluster.train(workload=script, workload_args=ways, **given)
+    rows = json.loads((job.run_dir / "attempts.json").read_text())["attempts"]
+    told = [("failed", "1 ValueError"), ("failed", "137 9"), ("failed", "1"), ("saved", ""), ("succeeded", "")]
+    assert [(row["state"], row["failure"]) for row in rows] == told
+    rounds = [*(job.run_dir / "attempts" / str(number) for number in range(4)), job.run_dir]
+    assert [json.loads((place / "result.json").read_text())["state"] for place in rounds] == [row[0] for row in told]
+    for rank in range(2):
+        written = [(place / "ranks" / str(rank) / "stdout").read_bytes() for place in rounds]
+        first = [text.splitlines()[0].split() for text in written]
+        assert len({words[1] for words in first}) == 1, "its agent is another one"
+        assert len({words[3] for words in first}) == 5
+        for number, text in enumerate(written):
+            after, at = (told[number - 1][0], number + 1) if number else ("None", 0)
+            assert b" ".join(first[number][4:]).decode() == f"round {number} {after} at {at}"
+            steps = range(at + 1, (number + 2 if number < 4 else 6) + 1)
+            tail = b"\xff\0 no end of line" if number < 4 else b"done 6\n"
+            lines = b"".join(b"torchfleet: step=%d steps=6\n" % step for step in steps)
+            assert text.partition(b"\n")[2] == lines + tail
+    failures = [json.loads((place / "result.json").read_text())["first_failure"] for place in rounds[:3]]
+    assert [(row["rank"], row["host"]) for row in failures] == [(1, "n2"), (1, "n2"), (0, "n1")]
+    job.all_gone("n1", "n2")
+
+
 def test_training_comes_to_the_same_under_every_launcher(cluster: Cluster, slurm_nodes: None) -> None:
     """Bit by bit: what the trained model is made of."""
     saved = {launcher: f"/tmp/{cluster.lab.name}-{launcher}.pt" for launcher in LAUNCHERS}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,21 +15,48 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._software impor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
+from tests.unit.laid_runtime import lay_runtime
 from tests.unit.nodes import HERE, plan_here, plan_on_two
 
 
+@pytest.fixture(scope="session")
+def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Places for ledgers, of which none is there yet."""
+    root = tmp_path_factory.mktemp("ledgers")
+    return (root / str(number) / "torchfleet" / "installed.json" for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def ledger_of_the_test(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def ledger_of_the_test(ledgers: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what tests install, as root and with stubs, out of the notes of this machine."""
-    monkeypatch.setattr(ledger, "LEDGER", tmp_path_factory.mktemp("ledger") / "torchfleet" / "installed.json")
+    monkeypatch.setattr(ledger, "LEDGER", next(ledgers))
+
+
+@pytest.fixture(scope="session")
+def short_places() -> Iterator[list[str]]:
+    """An empty directory, if there is one."""
+    places: list[str] = []
+    yield places
+    for place in places:
+        os.rmdir(place)
 
 
 @pytest.fixture(autouse=True)
-def short_tmpdir(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have what a test stages in a directory that goes with the test; a path of pytest's is too long for sockets."""
-    with tempfile.TemporaryDirectory(prefix="unit-") as place:
-        monkeypatch.setenv("TMPDIR", place)
-        yield
+def short_tmpdir(short_places: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have what a test stages in a directory that goes with the test; a path of pytest's is too long for sockets.
+
+    Most tests stage nothing: the next one gets the directory of such a test.
+    """
+    place = short_places.pop() if short_places else tempfile.mkdtemp(prefix="unit-")
+    monkeypatch.setenv("TMPDIR", place)
+    yield
+    try:
+        if not os.listdir(place):
+            short_places.append(place)
+            return
+    except OSError:
+        pass  # the test has put something else in its place
+    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture
@@ -54,6 +83,14 @@ def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if name.startswith("hook/"):
             (root / name).write_bytes(data)
     return root / "hook"
+
+
+@pytest.fixture(scope="session")
+def runtime_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our code as a node has it, compiled; see share_runtime()."""
+    lib = tmp_path_factory.mktemp("lib")
+    lay_runtime(lib)
+    return lib
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import select
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.bounded_program import Exceeded, run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.bounded_program import Exceeded, run
 
 
 @pytest.mark.parametrize(("more", "exceeded"), [("wait", Exceeded.TIME), ("cat /dev/zero", Exceeded.SIZE)])

@@ -24,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_se
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.data_set import DataSet, data_set_for
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
+from tests.unit.laid_runtime import share_runtime
 
 # ssh -F <home>/ssh/config -o <option> <host> <command>: notes who reached whom, and is refused where a file says so.
 SSH = """#!/bin/sh
@@ -89,10 +90,12 @@ class Fleet:
 
 
 @pytest.fixture
-def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_lib: Path) -> Fleet:
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path / "controller"))
-    yield Fleet(tmp_path, 4)
+    fleet = Fleet(tmp_path, 4)
+    share_runtime(runtime_lib, *fleet.homes.values())
+    return fleet
 
 
 TOTAL = sum(SIZES.values())

@@ -21,6 +21,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link i
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from tests.driver import wait_until
+from tests.unit.laid_runtime import share_runtime
 from tests.unit.nodes import order_of_a_job
 
 # In place of ssh: nodes are homes of this machine, and the dead ones refuse when all of them were asked.
@@ -34,6 +35,7 @@ dead*) touch "$PLACE/asked.$1.$$"
 esac
 """
 DEAD = ("dead1", "dead2", "dead3")
+ROWS = 6_000  # which make more than one block
 STILL_RUNS = "processes of the job still run there"
 
 
@@ -42,14 +44,16 @@ def node(root: Path, name: str, rank: int) -> JobDir:
     job = JobDir(str(root / name / "jobs" / "one"))
     job.create([rank])
     Path(job.rank(rank, "stdout")).write_text(f"rank {rank}\n")
-    Path(job.at("metrics.jsonl")).write_text("".join(f'{{"rank": {rank}, "row": {row}}}\n' for row in range(60_000)))
+    rows = ({"rank": rank, "row": row, "text": "x" * 250} for row in range(ROWS))
+    Path(job.at("metrics.jsonl")).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert os.path.getsize(job.at("metrics.jsonl")) > BLOCK
     placement = [{"rank": number, "host": host} for number, host in enumerate(("n1", "n2", "n3", *DEAD))]
     job.write("order.json", order_of_a_job(home=str(root / name), placement=placement))
     return job
 
 
 @contextmanager
-def head_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[RemoteProcess]:
+def head_with(tmp_path: Path, lib: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> Iterator[RemoteProcess]:
     """Have a supervisor on n1, the head of a job that is over, which reaches nodes of these names."""
     (tmp_path / "bin").mkdir(parents=True)
     (tmp_path / "bin" / "ssh").write_text(SSH)
@@ -60,6 +64,7 @@ def head_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> I
     routes = [{"host": name, "home": str(tmp_path / name), "interpreter": sys.executable} for name in names]
     head.write("routes.json", routes)
     head.write("result.json", {"state": "succeeded"})
+    share_runtime(lib, tmp_path / "n1", *(tmp_path / name for name in names))
     (tmp_path / "n1" / "ssh").mkdir()
     (tmp_path / "n1" / "ssh" / "config").touch()
     remote = RemoteProcess(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
@@ -81,14 +86,16 @@ def fetched(remote: RemoteProcess, tmp_path: Path) -> tuple[list[str], dict[str,
     return names, files, frame["missing"]
 
 
-def test_a_rank_that_still_writes_is_not_taken_for_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_still_writes_is_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_lib: Path
+) -> None:
     """Reproduced before: after guard and supervisor of a node were killed, its files were fetched as if they were all.
 
     The rank went on writing until clean.yml, which brought nothing more.
     """
     for place in ("n1", "n2"):
         there = tmp_path / place
-        with head_with(there, monkeypatch, "n2") as remote:
+        with head_with(there, runtime_lib, monkeypatch, "n2") as remote:
             other = node(there, "n2", 1)
             marks = {"TORCHFLEET_JOB_ID": "one", "TORCHFLEET_JOB_DIR": str(there / place / "jobs" / "one")}
             with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as rank:
@@ -101,17 +108,17 @@ def test_a_rank_that_still_writes_is_not_taken_for_done(tmp_path: Path, monkeypa
             assert (files["ranks/1/stdout"], missing) == (b"and more\n", [])
 
 
-def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_asked_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_lib: Path) -> None:
     """Reproduced before: three dead nodes took three times ten seconds, each after the other."""
     others = [node(tmp_path, name, rank) for rank, name in ((1, "n2"), (2, "n3"))]
-    with head_with(tmp_path, monkeypatch, "n2", *DEAD, "n3") as remote:
+    with head_with(tmp_path, runtime_lib, monkeypatch, "n2", *DEAD, "n3") as remote:
         for _time in range(2):
             names, files, missing = fetched(remote, tmp_path)
             assert missing == [f"{name}: {name}: all were asked" for name in DEAD]
             assert names[0] == "result.json"
             assert {"ranks/0/stdout", "ranks/1/stdout", "ranks/2/stdout"} <= set(names)
             rows = [json.loads(row) for row in files["metrics.jsonl"].splitlines()]  # none is torn
-            assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(60_000)) for rank in range(3))
+            assert all([row["row"] for row in rows if row["rank"] == rank] == list(range(ROWS)) for rank in range(3))
             remote.channel.send({"kind": "received"})
     assert len(list(tmp_path.glob("asked.*"))) == 3  # who did not answer is not asked again
     jobs = [JobDir(str(tmp_path / "n1" / "jobs" / "one")), *others]

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from tests.unit.laid_runtime import share_runtime
 from tests.unit.watched import Clock
 
 # Three ranks on n1; rank 1 matches a regular expression in C, and the others wait for it in their fourth collective.
@@ -189,7 +190,7 @@ def test_who_asks_for_it_without_looks_is_refused() -> None:
 
 
 def test_the_head_looks_at_other_nodes_over_connections_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_lib: Path
 ) -> None:
     """A real supervisor answers for n2, whose home is on this machine, behind a program called ssh."""
     monkeypatch.setattr(bootstrap, "own_digest", runtime_archive.digest)
@@ -198,6 +199,7 @@ def test_the_head_looks_at_other_nodes_over_connections_of_its_own(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ssh").write_text('#!/bin/sh\nfor command; do :; done\nexec /bin/sh -c "$command"\n')
     (tmp_path / "bin" / "ssh").chmod(0o755)
+    share_runtime(runtime_lib, tmp_path / "n2")
     places = [{"rank": rank, "local_rank": 0, "host": f"n{rank + 1}"} for rank in range(2)]
     locks = []
     for rank, host in enumerate(("n1", "n2")):

@@ -11,6 +11,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rounds import Rounds
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def head_job(shown: list[dict[str, Any]]) -> HeadJob:
     made.order = {"host": "n1"}
     made.places = {(0, "n1"), (1, "n2")}
     made.audience = SimpleNamespace(offer=shown.append)  # type: ignore[assignment]
+    made.rounds = Rounds(made)
     made.hangs = HangEnd({"placement": [], "hang_look": 60.0}, list)  # type: ignore[typeddict-item]
     return made
 

@@ -13,7 +13,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetche
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import write_result
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.outcome import keep, result_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.outcome import keep, result_of
 from tests.unit.test_frames import Head, brings
 from tests.unit.test_hang_watch import RECORDED
 from tests.unit.test_pod_manifest import made, script

@@ -24,6 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_e
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rounds import Rounds
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import ssh_words
@@ -173,7 +174,7 @@ def head_job_of(**order: Any) -> HeadJob:
     head_job = object.__new__(HeadJob)
     head_job.order = {"job_timeout": 100.0, "world_size": 2, "launcher": {"name": "openmpi"}, **order}
     head_job.started = head_job.timeout_start = time.monotonic()
-    head_job.unplaced = {"n2"}
+    head_job.unplaced, head_job.rounds = {"n2"}, Rounds(head_job)
     head_job.hangs = HangEnd({"placement": []}, list)  # type: ignore[typeddict-item]
     head_job.controller = SimpleNamespace(signalled="")  # type: ignore[assignment]
     head_job.audience = Audience(Channel(*os.pipe()), detached=False)
@@ -258,7 +259,8 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
                 {how}
             write(job, name, value)
         job_directory.JobDir.write = write_no_more"""
-    script = f"setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/program; wait"
+    begun = f"until [ -e {tmp_path}/jobs/one/launcher.json ]; do sleep 0.01; done"  # the last write of a start
+    script = f"setsid sleep 600 & echo $! > {tmp_path}/new; {begun}; mv {tmp_path}/new {tmp_path}/program; wait"
     if reason == "launcher_died":
         script = script.replace("; wait", "")
     remote = supervisor(hook)

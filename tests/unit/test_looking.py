@@ -253,8 +253,9 @@ def test_a_program_without_our_handler_is_sent_nothing(job: JobDir) -> None:
 @pytest.mark.parametrize("name", [STACKS, RECORDER, PIPE])
 @pytest.mark.parametrize("what", ["link", "pipe", "directory", "device"])
 def test_what_lies_in_place_of_an_answer_is_not_followed_nor_waited_for(
-    job: JobDir, started: subprocess.Popen[str], tmp_path: Path, name: str, what: str
+    job: JobDir, started: subprocess.Popen[str], tmp_path: Path, name: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(looking, "ANSWER_SECONDS", 0.05 if name == STACKS else looking.ANSWER_SECONDS)
     place, secret = Path(job.rank(0, name)), tmp_path / "secret"
     secret.write_text('  File "secret", line 1 in me\n' * 1000)
     if place.exists():

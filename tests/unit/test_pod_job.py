@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_log import Here, LogReader, lines_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import Here, LogReader, lines_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.following import Following, Seat
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.jobs_there import jobs_there
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import (
     KubeCode,
     Kubectl,
     KubeError,
     pod_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.manifest import JOB_ID, OWNER, Field, Thing
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import submit, take_away
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_output import OutputFiles
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_plan import name_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import parse_volumes
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.manifest import JOB_ID, OWNER, Field, Thing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.output_files import OutputFiles
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_following import PodFollowing, PodSeat
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import submit, take_away
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_plan import name_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import parse_volumes
 
 
 class StandIn(Kubectl):
@@ -145,18 +145,25 @@ def test_what_is_left_of_a_job_that_could_not_be_created_is_said() -> None:
 
 
 class Late(StandIn):
-    """A cluster that makes one more pod of a job that was deleted."""
+    """A cluster of which a pod is left after the first deletion. `ended`: its machine said that it is over."""
 
-    def __init__(self, first: str) -> None:
+    def __init__(self, first: str, ended: bool = False, why: str = "") -> None:
         super().__init__()
-        self.first, self.pods_left = first, ["pod/late"]
+        self.first, self.ended, self.why, self.pods_left = first, ended, why, ["pod/late"]
 
     def run(self, *words: str, **_given: Any) -> str:
         self.asked.append(words[0])
-        if words[0] == "delete":
-            self.pods_left = self.pods_left if self.asked.count("delete") == 1 else []
+        if words[0] == "delete" and self.asked.count("delete") == 1:
+            if self.why:
+                raise KubeError(KubeCode.FAILED, self.why)
             return self.first
-        return "".join(f"{name}\n" for name in self.pods_left)
+        if words[0] == "delete":
+            self.pods_left = []
+        if "--output=json" not in words:
+            return "".join(f"{name}\n" for name in self.pods_left)
+        state = {"terminated": {"exitCode": 0}} if self.ended else {"running": {}}
+        status = {"containerStatuses": [{"name": "ranks", "state": state}]}
+        return json.dumps({"items": [{"metadata": {"name": "late"}, "status": status}]})
 
 
 def test_a_pod_that_is_made_late_is_taken_away_too() -> None:
@@ -164,6 +171,15 @@ def test_a_pod_that_is_made_late_is_taken_away_too() -> None:
     assert take_away(Late("job.batch/tf-demo\n"), "x=y") == []
     cluster = Late("pod/late\n")  # it was deleted, and does not go
     assert take_away(cluster, "x=y") == ["pod/late is left in the cluster: its machine does not answer"]
+    assert cluster.asked.count("delete") == 1
+
+
+def test_a_pod_that_has_ended_gets_the_time_that_its_machine_takes() -> None:
+    late = "kubectl delete: error: timed out waiting for the condition on pods/late"
+    assert take_away(Late("", ended=True, why=late), "x=y") == []
+    assert take_away(Late("pod/late\n", ended=True), "x=y") == []
+    cluster = Late("", why=late)
+    assert take_away(cluster, "x=y") == [f"pod/late is left in the cluster: {late}"]
     assert cluster.asked.count("delete") == 1
 
 
@@ -213,13 +229,13 @@ def test_who_waits_for_pods_is_told_why_they_do_not_start(
     order: Any = {"placement": [{"rank": rank, "host": f"tf-demo-{rank}"} for rank in range(2)], "head": "tf-demo-0"}
     said: list[str] = []
     cluster = Warns(pods, events)
-    following = Following(cluster, "tf-demo", order, tmp_path, 60.0, lambda _line: None, said.append)
+    following = PodFollowing(cluster, "tf-demo", order, tmp_path, 60.0, lambda _line: None, said.append)
     following.seats["tf-demo-0"].placed = True
-    following.look()
+    following.look_now()
     assert said == [] and "events" not in cluster.asked
     for _each in range(2):
         following.waiting.due = 0.0
-        following.look()
+        following.look_now()
     assert said == [f"1 of 2 pods have not started yet: {why}"]
     assert following.reason_to_end() is None
     following.began -= 61.0
@@ -232,7 +248,7 @@ def test_pods_that_wait_for_others_are_not_named(tmp_path: Path) -> None:
     runs = {"containerStatuses": [{"name": "ranks", "state": {"running": {}}}]}
     pod = {"metadata": {"name": "tf-demo-0-abcde"}, "spec": {"hostname": "tf-demo-0"}, "status": runs}
     cluster = Warns([pod], EVENTS)
-    following = Following(cluster, "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None)
+    following = PodFollowing(cluster, "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None)
     following.seats["tf-demo-0"].pod = pod_of(pod, ["tf-demo-0"])
     following.began -= 61.0
     found = following.reason_to_end()
@@ -242,7 +258,7 @@ def test_pods_that_wait_for_others_are_not_named(tmp_path: Path) -> None:
 def test_an_image_has_its_time_from_when_it_was_first_not_there(tmp_path: Path) -> None:
     """A pod may have waited for room for long, and a registry not answer once after that."""
     order: Any = {"placement": [{"rank": 0, "host": "tf-demo-0"}], "head": "tf-demo-0"}
-    following = Following(StandIn(), "tf-demo", order, tmp_path, 600.0, lambda _line: None, lambda _line: None)
+    following = PodFollowing(StandIn(), "tf-demo", order, tmp_path, 600.0, lambda _line: None, lambda _line: None)
     (seat,) = following.seats.values()
     following.began -= 300.0
 
@@ -267,7 +283,7 @@ def test_a_pod_whose_log_was_rotated_goes_on(tmp_path: Path) -> None:
     """Its first frames are gone, and with them perhaps that its ranks are there."""
     order: Any = {"placement": [{"rank": 0, "host": "tf-demo-0"}], "head": "tf-demo-0"}
     said: list[str] = []
-    following = Following(StandIn(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, said.append)
+    following = PodFollowing(StandIn(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, said.append)
     (seat,) = following.seats.values()
     reading, writing = os.pipe()
     os.write(writing, b"".join(f"{line}\n".encode() for line in lines_of({"kind": "beat"}, 70_000)))
@@ -299,11 +315,11 @@ def test_a_pod_that_takes_itself_for_another_one_is_not_believed(tmp_path: Path)
     """Its ranks would be those of the other pod, and nobody would miss its own before pod_start_timeout."""
     order: Any = {"placement": [{"rank": rank, "host": f"tf-demo-{rank}"} for rank in range(2)], "head": "tf-demo-0"}
     said: list[str] = []
-    following = Following(StandIn(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, said.append)
-    following.on_frame(Seat("tf-demo-1"), here(1))
+    following = PodFollowing(StandIn(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, said.append)
+    following.on_frame(PodSeat("tf-demo-1"), here(1))
     assert len(said) == 1
     with pytest.raises(BadFrame, match="takes itself for pod 0"):
-        following.on_frame(Seat("tf-demo-1"), here(0))
+        following.on_frame(PodSeat("tf-demo-1"), here(0))
 
 
 def test_the_log_is_that_of_our_container(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +11,28 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import number_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.plain import lines_for_people
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import number_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.plain import lines_for_people
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.jobs_there import jobs_there
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl, pod_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.objects import WORKLOADS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_archive import archive_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import (
+    Kubectl,
+    KubeError,
+    pod_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.objects import WORKLOADS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_archive import archive_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import (
     refuse_unfollowed,
     submit,
     take_away,
+    with_kind_of_cluster,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_kinds import CHOICES, KINDS, TARGETS
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.written import write
-from tests.unit.test_pod_manifest import made, objects
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_kinds import CHOICES, KINDS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import TARGETS
+from tests.unit.test_pod_manifest import made, objects, pods_of
 
 OPERATORS = ("pytorchjob", "trainjob", "mpijob")
 ALL = {
@@ -197,6 +203,38 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 @pytest.mark.parametrize(
+    ("version", "given", "kind"),
+    [
+        ({"major": "1", "minor": "24"}, {}, "indexed"),
+        ({"major": "1", "minor": "31+"}, {}, "indexed"),
+        ({"major": "1", "minor": "20"}, {}, "jobs"),
+        ({"major": "1", "minor": "23+"}, {}, "jobs"),
+        ({"major": "1", "minor": "20"}, {"pod_kind": "indexed"}, "indexed"),
+        ({"major": "1", "minor": "20"}, {"pod_manifest": "/tmp/job.json"}, "indexed"),
+        ({"major": "1", "minor": "20"}, {"target": "runai", "pods": 2}, "runai"),
+    ],
+)
+def test_the_kind_is_what_the_cluster_has_unless_one_is_asked_for(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, version: object, given: dict[str, object], kind: str
+) -> None:
+    monkeypatch.setenv("PATH", f"{cluster.place}:{os.environ['PATH']}")
+    cluster.answer({"serverVersion": version})
+    found = with_kind_of_cluster(pods_of(**given), needed=True)
+    assert found.kind == kind
+    said = "pod_kind=jobs): the cluster has Kubernetes 1.2" in found.kind_reason
+    assert said == (kind == "jobs") == bool(found.kind_reason)
+
+
+def test_without_a_cluster_only_check_goes_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{cluster.place}:{os.environ['PATH']}")
+    cluster.program.write_text("#!/bin/sh\necho The connection was refused >&2; exit 1\n")
+    with pytest.raises(KubeError, match="kubectl version: The connection was refused"):
+        with_kind_of_cluster(pods_of(), needed=True)
+    found = with_kind_of_cluster(pods_of(), needed=False)
+    assert found.kind == "indexed" and "not known whether the cluster has Indexed Jobs: kubectl" in found.kind_reason
+
+
+@pytest.mark.parametrize(
     ("kind", "owner", "version"),
     [
         ("indexed", "Job", "batch/v1"),
@@ -251,12 +289,12 @@ def test_the_manifest_is_written_once_and_privately(script: Path, tmp_path: Path
     job = made(
         script, pod_kind="mpijob", pods=2, pod_manifest=str(path), pod_namespace="training", job_env={"TOKEN": "x"}
     )
-    said = write(job)
+    said = job.written()
     assert path.stat().st_mode & 0o777 == 0o600
     assert [item["kind"] for item in json.loads(path.read_text())["items"]] == ["MPIJob", "ConfigMap", "Secret"]
     assert any(f"kubectl --namespace=training create -f {path}" in line for line in said)
     with pytest.raises(InputError, match=r"pod_manifest: .*it is there"):
-        write(job)
+        job.written()
 
 
 def test_a_job_that_others_submit_tells_people(script: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes import kubectl as kubectl_module
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import (
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import kubectl as kubectl_module
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import (
     Kubectl,
     KubeError,
     Pod,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod_lease import PodLease
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.following import Following
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import KubeCode, Kubectl, KubeError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.lease import Lease
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.manifest import Field, Thing
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import lease_for, submit
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.pod_lease import PodLease
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import KubeCode, Kubectl, KubeError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.lease import Lease
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.manifest import Field, Thing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_following import PodFollowing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import lease_for, submit
 from tests.unit.test_pod_manifest import made, objects, script
 
 __all__ = ["script"]  # a fixture
@@ -96,13 +96,13 @@ def test_pods_that_do_not_start_have_an_end_until_all_ranks_run(
     cluster, lease = StandIn(), lease_for(job)
     lease.kubectl = cluster
     said: list[object] = []
-    following = Following(cluster, "tf-demo", job.order["job"], tmp_path, 60.0, said.append, said.append, lease)
-    following.look()
+    following = PodFollowing(cluster, "tf-demo", job.order["job"], tmp_path, 60.0, said.append, said.append, lease)
+    following.look_now()
     assert [words[1] for words in cluster.asked if words[0] == "patch"] == ["configmap"]
     for seat in following.seats.values():
         seat.placed = True
-    following.look()
-    following.look()
+    following.look_now()
+    following.look_now()
     (words,) = [words for words in cluster.asked if words[:2] == ("patch", "jobs.batch")]
     assert words[2:4] == ("tf-demo-0", "tf-demo-1")
     assert json.loads(words[5].partition("=")[2]) == {"spec": {"activeDeadlineSeconds": deadline}}
@@ -121,12 +121,12 @@ def test_a_renewal_that_fails_for_the_lease_ends_the_job(tmp_path: Path) -> None
     cluster = StandIn(refused="patch")
     order: Any = {"placement": [{"rank": 0, "host": "tf-demo-0"}], "head": "tf-demo-0", "lease": 60.0}
     lease = Lease(cluster, "tf-demo", 60.0)
-    following = Following(cluster, "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None, lease)
-    following.look()
+    following = PodFollowing(cluster, "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None, lease)
+    following.look_now()
     assert following.seats["tf-demo-0"].pod  # what the pods do is seen all the same
     following.unanswered = time.monotonic() - 61.0
     with pytest.raises(KubeError, match="kubectl patch"):
-        following.look()
+        following.look_now()
 
 
 @pytest.mark.parametrize("kind", ["indexed", "jobs", "pytorchjob", "trainjob"])

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.pod import with_python
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import PYTHON, filled
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import PodJob, job_in_pods
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_plan import NAME_CHARACTERS, name_of
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_request import (
-    PodRequest,
-    parse_pods,
-    parse_target,
-)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import PodJob, job_in_pods
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_plan import NAME_CHARACTERS, name_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import (
+    PodRequest,
+    parse_pods,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import parse_target
 
 IMAGE = {"pod_image": "registry.example.org/torch:2.13"}
 
@@ -110,8 +110,8 @@ def test_options_of_pods_need_the_target() -> None:
         parse_target({"pods": 2})
     with pytest.raises(InputError, match=r"pod_project: got .mlo.; .*add -e target=runai"):
         parse_target({"target": "kubernetes", "pod_project": "mlo"})
-    with pytest.raises(InputError, match=r"target: got .slurm.; choose one of nodes, kubernetes, runai"):
-        parse_target({"target": "slurm"})
+    with pytest.raises(InputError, match=r"target: got .nomad.; choose one of nodes, kubernetes, runai, slurm"):
+        parse_target({"target": "nomad"})
     with pytest.raises(InputError, match=r"target: got .mpijob.; .*: -e target=kubernetes -e pod_kind=mpijob\Z"):
         parse_target({"target": "mpijob"})
 
@@ -219,8 +219,8 @@ def test_a_pod_fills_in_its_nic_and_its_interpreter(script: Path) -> None:
     assert order["environment"]["GLOO_SOCKET_IFNAME"] == "@nic@"
     assert not [name for name in order["environment"] if name.startswith(("OMPI", "PRTE", "HYDRA", "I_MPI"))]
     assert job.plan.master_addr == "tf-demo-0.tf-demo"
-    filled = with_python(order["command"], "/opt/venv/bin/python")
-    assert isinstance(filled, list) and filled[0] == "/opt/venv/bin/python" and "@python@" not in json.dumps(filled)
+    words = filled(order["command"], {PYTHON: "/opt/venv/bin/python"})
+    assert isinstance(words, list) and words[0] == "/opt/venv/bin/python" and "@python@" not in json.dumps(words)
     assert not [text for text in job.plan.warnings if "NIC" in text]
 
 

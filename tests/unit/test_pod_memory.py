@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.following import Following
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.kubectl import Kubectl
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.outcome import keep, result_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.outcome import keep, result_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_following import PodFollowing
 from tests.unit.test_pod_manifest import made, script
 
 __all__ = ["script"]  # a fixture
@@ -102,10 +102,10 @@ def test_the_cluster_is_asked_until_it_says_how_a_container_ended(tmp_path: Path
         "head": HOSTS[0],
         "lease": 60,
     }
-    following = Following(Cluster(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None)
+    following = PodFollowing(Cluster(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None)
     for host, told in zip(HOSTS, (OURS, KILLED), strict=True):
         following.seats[host].report = told  # type: ignore[assignment]
-    following.look()
+    following.look_now()
     assert following.short == []
-    following.ask_who_killed()
+    following.finish()
     assert following.short == ["tf-demo-1"]

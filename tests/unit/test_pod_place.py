@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes import network
-from ansible_collections.torchfleet.cluster.plugins.module_utils._kubernetes.place import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import network
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import (
     NoPlace,
     number_of,
     without_those_of_pods,
@@ -24,6 +24,7 @@ LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
         ({"JOB_COMPLETION_INDEX": "2"}, "x", 2, "Indexed Job"),
         ({"TORCHFLEET_POD": "1", "JOB_COMPLETION_INDEX": "0"}, "x", 1, "the manifest"),
         ({"PET_NODE_RANK": "3"}, "x", 3, "trainer"),
+        ({"SLURM_NODEID": "3", "SLURM_PROCID": "1", "RANK": "0"}, "n-1", 3, "srun"),
         ({"RANK": "1", "WORLD_SIZE": "4"}, "x", 1, "Run:ai"),  # of pods: document 003 warns of taking it for a rank
         ({}, "demo-worker-2", 2, "host name demo-worker-2"),
     ],
@@ -74,7 +75,7 @@ def port(root: Path, device: str, gids: dict[int, tuple[str, str]], state: str =
 
 def found_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> network.Network:
     monkeypatch.setattr(network, "nic_of", lambda _address: "net1")
-    return network.network_of("127.0.0.1", 29500, True, str(root))
+    return network.network_of("127.0.0.1", 29500, "pod", str(root))
 
 
 def test_rdma_and_its_gid_are_those_of_document_003(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def test_without_rdma_it_is_off_and_said(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_nic_is_the_one_on_the_way_to_the_first_pod() -> None:
     """On this machine, for real: loopback leads to loopback."""
-    found = network.network_of("127.0.0.1", 29500, True)
+    found = network.network_of("127.0.0.1", 29500)
     assert found.nic == "lo"
     assert re.match("lo: it has 127.0.0.1", found.said[0])
 

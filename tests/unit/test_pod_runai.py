@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.pod_job import PodJob
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._kubernetes.written import write
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import PodJob
 from tests.unit.test_pod_manifest import made
 
 # The second command of document 003: 2 pods with 20 ranks each.
@@ -125,7 +124,7 @@ def test_what_runai_lacks_is_refused(script: Path, given: dict[str, Any], why: s
 
 def test_the_files_and_what_to_type(script: Path, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    said = "\n".join(write(job_for(script, pod_manifest=str(path))))
+    said = "\n".join(job_for(script, pod_manifest=str(path)).written())
     assert f"kubectl create --namespace=runai-mlo -f {path}" in said
     assert f"copy {tmp_path}/job.pyz to /mloscratch/tf-my-first-distributed-app.pyz on claim mlo-scratch" in said
     assert (tmp_path / "job.pyz").stat().st_mode & 0o777 == 0o600

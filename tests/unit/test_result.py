@@ -30,7 +30,10 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import cause_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import headline, verdict
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
+# Made once: jsonschema.validate() judges the schema too, each time.
+RESULT = jsonschema.Draft202012Validator(
+    json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
+)
 START = 1_800_000_000.0
 STAGING = {"started": 0.0, "private_tmp": ""}
 
@@ -91,7 +94,7 @@ def summary(
         launcher or {"rc": 0, "last_line": ""},
         found,
     )
-    jsonschema.validate(result, SCHEMA)
+    RESULT.validate(result)
     return result
 
 
@@ -240,7 +243,7 @@ def test_a_node_that_cancels_a_job_is_named(tmp_path: Path) -> None:
     job.create([0, 1])
     job.claim_end("cancelled", end["detail"], "n2")
     result = write_result(job, order(), STAGING, Metrics(job), {})
-    jsonschema.validate(result, SCHEMA)
+    RESULT.validate(result)
     assert (result["state"], result["notes"]) == ("cancelled", [note])
 
 
@@ -281,7 +284,7 @@ def test_no_worker_is_blamed_for_a_head_that_only_launches(tmp_path: Path) -> No
         job.create([0, 1])
         job.claim_end("lost", "the supervisor died")
         result = write_result(job, order_of(*hosts), STAGING, Metrics(job), {})
-        jsonschema.validate(result, SCHEMA)
+        RESULT.validate(result)
         failure = result["first_failure"]
         assert failure and (failure["rank"], failure["host"], failure["cause"]) == (*blamed, "the supervisor died")
         assert node_of(result) == ("" if blamed[0] is None else "n1")
@@ -429,7 +432,7 @@ def test_the_batch_system_that_ended_a_job_is_named_and_no_rank(
     job.write("batch.json", {"state": batch})
     job.claim_end(claimed, "rank 0 failed", "n1")
     result = write_result(job, order_of("n1", "n2"), STAGING, Metrics(job), {"n2": OF_N2})
-    jsonschema.validate(result, SCHEMA)
+    RESULT.validate(result)
     assert result["state"] == state and "failed" not in states(result)
     if state == "failed":
         assert result["first_failure"]["cause"] == f"Slurm ended the job: {batch}"
@@ -477,7 +480,7 @@ def test_the_result_of_a_job_whose_launcher_left_while_a_node_was_silent(tmp_pat
     job.write("launcher.json", ended(0, 5.0))
     job.claim_end("launcher_died", "openmpi on n1 ended with status 0")
     result = write_result(job, order_of("n1", "n2"), STAGING, Metrics(job), {})
-    jsonschema.validate(result, SCHEMA)
+    RESULT.validate(result)
     assert (result["state"], result["first_failure"]["host"]) == ("lost", "n2")
     assert result["first_failure"]["cause"] == "n2 is lost: it did not answer when the job ended"
 
@@ -529,5 +532,5 @@ def test_no_host_makes_a_rank_of_another_host_succeed(tmp_path: Path) -> None:
         job.claim_end("lost", "n2 is lost: silent for 30 s", "n2")
         part = {"records": told, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
         result = write_result(job, order_of("n1", "n2", "n3"), STAGING, Metrics(job), {"n3": part})
-        jsonschema.validate(result, SCHEMA)
+        RESULT.validate(result)
         assert (result["state"], states(result)) == ("lost", ["succeeded", "failed", "succeeded"])

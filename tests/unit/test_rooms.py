@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,20 @@ HALVES = ("plugin_utils", "module_utils")
 ROOMS = re.findall(r"^\| `(_\w+)` \|", (REPO / "docs" / "design.md").read_text(), re.MULTILINE)
 
 
+@functools.cache
+def text(path: Path) -> str:
+    return path.read_text()
+
+
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return all nodes of the syntax of a file."""
+    return list(ast.walk(ast.parse(text(path))))
+
+
 def imports(path: Path) -> Iterator[tuple[str, str]]:
     """Return half and folder of every file of ours that a file takes from another folder."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
             half, room = f"{node.module}..".removeprefix(PACKAGE).split(".")[:2]
             yield half, room or node.names[0].name
@@ -44,7 +56,7 @@ def test_functions_are_short() -> None:
         f"{path.relative_to(REPO)}: {node.name} has {lines} lines"
         for folder in ("plugins", "workloads", "torch_backends/src")
         for path in (REPO / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         for lines in [(node.end_lineno or 0) - node.lineno + 1]
         if lines > 44
@@ -58,7 +70,7 @@ def test_files_are_short() -> None:
         f"{path.relative_to(REPO)} has {lines} lines"
         for folder in ("plugins", "workloads", "torch_backends/src")
         for path in (REPO / folder).rglob("*.py")
-        for lines in [len(path.read_text().splitlines())]
+        for lines in [len(text(path).splitlines())]
         if lines > 400 and path.parent.name != "modules"
     ]
     assert long == []
@@ -75,7 +87,7 @@ def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
     """Relative imports apart, which stay in the folder."""
     for path in (REPO / "plugins" / "module_utils" / "_runtime").glob("*.py"):
         assert list(imports(path)) == [], path.name
-        assert not re.search(r"^\s*from \.\.", path.read_text(), re.MULTILINE)
+        assert not re.search(r"^\s*from \.\.", text(path), re.MULTILINE)
 
 
 # How many files of a folder may have Any: where Ansible hands over its own values (task_vars, module.params, hostvars,
@@ -99,7 +111,7 @@ def test_any_stays_at_the_border(name: str) -> None:
     found = [
         path.name
         for path in sorted((REPO / "plugins" / name).glob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == "typing" and "Any" in {each.name for each in node.names}
     ]
     assert len(found) <= FILES_WITH_ANY.get(name, 0), f"take object, or a TypedDict: {', '.join(found)}"

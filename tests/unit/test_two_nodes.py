@@ -26,6 +26,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.order i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import survey_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
+from tests.unit.laid_runtime import share_runtime
 from tests.unit.nodes import plan_on_two
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "result.schema.json").read_text())
@@ -34,11 +35,12 @@ PROGRAM = 'echo "rank $RANK of $WORLD_SIZE on node $NODE_RANK: $HF_TOKEN"'
 
 
 @pytest.fixture
-def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteProcess]:
+def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_lib: Path) -> Iterator[RemoteProcess]:
     """Return the supervisor of n1; it reaches n2 by a program that is called ssh."""
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
-    (tmp_path / "n1" / "ssh").mkdir(parents=True)
+    share_runtime(runtime_lib, tmp_path / "n1", tmp_path / "n2")
+    (tmp_path / "n1" / "ssh").mkdir()
     (tmp_path / "n1" / "ssh" / "config").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     command = bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest())

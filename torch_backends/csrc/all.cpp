@@ -15,6 +15,7 @@
 #include "progress.cpp"
 #include "record.cpp"
 #include "reduction.cpp"
+#include "ring.cpp"
 #include "shared.cpp"
 #include "signature.cpp"
 #include "sizes.cpp"

@@ -2,6 +2,7 @@
 
 #include "memory.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
@@ -53,7 +54,13 @@ at::Tensor allocate(int64_t count, const at::TensorOptions& options) {
     std::lock_guard<std::mutex> lock(files().mutex);
     files().by_address[memory + kHead] = {own_process(), file, mark, bytes, 0, 0};
   }
-  return at::from_blob(memory + kHead, {count}, [memory](void*) { let_go(memory); }, options);
+  // A hook of DDP may make its bucket longer, as PyTorch's batched PowerSGD does: it then is an ordinary tensor.
+  return at::for_blob(memory + kHead, {count})
+      .deleter([memory](void*) { let_go(memory); })
+      .options(options)
+      .resizeable_storage()
+      .allocator(c10::GetCPUAllocator())
+      .make_tensor();
 }
 
 Place place_of(const void* data, int64_t bytes) {

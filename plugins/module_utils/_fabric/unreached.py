@@ -102,6 +102,8 @@ def connect(address: str, port: int, seconds: float, source: str = "") -> socket
             connection.setsockopt(socket.IPPROTO_IP, RECVERR, 0)  # later errors are TCP's matter
         return connection
     except OSError as error:
+        # With a timeout Python asks an empty queue until that is over, for poll(2) finds a socket with an error ready.
+        connection.setblocking(False)
         icmp = None if isinstance(error, socket.timeout) else icmp_code(connection)
         connection.close()
         raise (error if icmp is None else FromRouter(error, icmp)) from None

@@ -301,8 +301,8 @@ def placed(_raw: Fields) -> protocol.Placed:
     return {"kind": "placed"}
 
 
-def done(_raw: Fields) -> protocol.Done:
-    return {"kind": "done"}
+def done(raw: Fields) -> protocol.Done:
+    return {"kind": "done", "saved": raw.get("saved") is True}
 
 
 def launcher_exited(raw: Fields) -> protocol.LauncherExited:
@@ -315,6 +315,10 @@ def launcher_exited(raw: Fields) -> protocol.LauncherExited:
 
 def over(raw: Fields) -> protocol.Over:
     return {"kind": "over", "report": REPORT(raw.get("report"))}
+
+
+def round_report(raw: Fields) -> protocol.RoundReport:
+    return {"kind": "round_report", "report": REPORT(raw.get("report"))}
 
 
 def node_report(raw: Fields) -> protocol.MaybeReport:
@@ -370,6 +374,7 @@ FROM_NODE: Accepted[protocol.FromNode] = {
     "done": done,
     "launcher_exited": launcher_exited,
     "over": over,
+    "round_report": round_report,
     "node_report": node_report,
     "file": file,
     "artifacts": artifacts,

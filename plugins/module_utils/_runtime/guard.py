@@ -27,6 +27,7 @@ from .blame import BY_ITSELF
 from .bounded_write import write_in_thread
 from .channel import ready, serialized
 from .ending import Ending, signal_programs
+from .guard_rounds import LEFTOVER_GRACE, GuardRounds
 from .inside import end_container, monitor_is_gone
 from .job_directory import JobDir
 from .job_processes import Snapshot, snapshot_of
@@ -49,7 +50,6 @@ EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.1
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
 OTHER_NODES_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
 MONITOR_SECONDS = 3.0  # for an engine to exit after the monitor of its container
-LEFTOVER_GRACE = 1.0  # seconds between SIGTERM and SIGKILL for what outlived its rank
 
 
 class Guard:
@@ -90,6 +90,7 @@ class Guard:
         self.sampling = Sampling(job, order)
         self.unmonitored_since: float | None = None  # of a container whose monitor is gone
         self.saved: tuple[int, float] | None = None  # the first rank here that has saved and exited, and when
+        self.rounds = GuardRounds(self)
         if order["launcher"]["name"] not in STARTED_BY_SLURMD:  # else the job may wait in a queue
             self.start_clock()
 
@@ -109,6 +110,7 @@ class Guard:
             if self.from_supervisor in found:
                 self.read_supervisor()
             reason = self.end_requested or self.check_lease(self.from_supervisor in found) or self.reason_to_end()
+            reason = self.rounds.hold(reason)
             self.excluded_pids = self.sampling.look(self.placed)
         if reason:
             self.send(ending(reason))
@@ -135,7 +137,7 @@ class Guard:
 
     def over(self) -> bool:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
-        if len(self.done) < len(self.order["ranks"]):
+        if self.rounds.closed or len(self.done) < len(self.order["ranks"]):
             return False
         exited = self.launcher_ended is not None and not self.waits_for_news()
         late = self.exit_by is not None and (
@@ -186,6 +188,11 @@ class Guard:
                 self.job.open_gate()
             elif message["kind"] == "all_done":
                 self.exit_by = self.exit_by or time.monotonic() + EXIT_SECONDS
+                self.rounds.finish()
+            elif message["kind"] == "end_round":
+                self.rounds.close(reasons.reason_in(message))
+            elif message["kind"] == "next_round":
+                self.rounds.begin(message)
             elif message["kind"] == "start_daemon" and not self.started:
                 self.start_launcher(["/bin/sh", "-c", message["command"]])
 
@@ -203,6 +210,8 @@ class Guard:
     def reason_to_end(self) -> Reason | None:
         """Return why the job must end now, or None: check the launcher, the records and the clock."""
         self.collect_children()
+        if self.rounds.closed:
+            return self.check_clock_and_launcher()
         end = self.job.end()  # a misplaced rank writes it
         if end:
             return reasons.reason_in(end)
@@ -225,7 +234,8 @@ class Guard:
                 copy_all(self.streams.get(rank, ()))
 
     def check_ranks(self) -> Reason | None:
-        """Note which ranks are done. Return why the job must end if one failed."""
+        """Note which ranks are done. Return why the job must end if one failed: rather one that no agent stopped."""
+        stopped = None
         if not self.placed and all(self.job.record(rank) for rank in self.order["ranks"]):
             self.placed = True
             self.send({"kind": "placed"})
@@ -239,13 +249,15 @@ class Guard:
                 if has_saved(record):
                     self.saved = self.saved or (rank, time.monotonic())
                 elif record["rc"] != 0 and not record["finished"]:
-                    return reasons.rank_failed(rank)
+                    if not record.get("stopped"):
+                        return reasons.rank_failed(rank)
+                    stopped = reasons.rank_failed(rank)
                 if len(self.done) == len(self.order["ranks"]):
-                    self.send({"kind": "done"})
+                    self.send({"kind": "done", "saved": bool(self.saved)})
             elif not processes_module.is_running(record["wrapper_pid"]) and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)
                 return reasons.wrapper_died(rank)
-        return None
+        return stopped
 
     def check_clock_and_launcher(self) -> Reason | None:
         """Return why the job must end by the clock, the launcher or a stopped supervisor, or None."""
@@ -344,7 +356,7 @@ class Guard:
             ending.ask_for_stacks()
         ending.run()
         self.wait_for_records()
-        self.send({"kind": "done"})
+        self.send({"kind": "done", "saved": False})
         while self.other_nodes_may_save() and time.monotonic() < deadline:
             if ready([self.from_supervisor], LOOK_SECONDS):
                 self.read_supervisor()

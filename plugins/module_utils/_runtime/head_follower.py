@@ -36,6 +36,8 @@ class HeadFollower:
                     self.channel.send(message)
                 if self.node_job.guard_status and not self.node_job.end_reason:
                     self.channel.send(ending(THE_GUARD_DIED))
+            for report in self.node_job.rounds.reports():
+                self.channel.send(report)
             self.handle_frames()
             self.beat()
             self.node_job.beat()
@@ -57,7 +59,14 @@ class HeadFollower:
                 self.last_received = time.monotonic()
                 if frame["kind"] == "end":
                     self.node_job.end(reason_in(frame), frame.get("looks", False))
-                elif frame["kind"] == "all_done" or frame["kind"] == "start_daemon" or frame["kind"] == "all_placed":
+                elif frame["kind"] == "next_round":
+                    self.node_job.rounds.begin(frame)
+                elif (
+                    frame["kind"] == "all_done"
+                    or frame["kind"] == "start_daemon"
+                    or frame["kind"] == "all_placed"
+                    or frame["kind"] == "end_round"
+                ):
                     self.node_job.send(frame)
                 frame = self.channel.receive(0)
         except EOFError:

@@ -27,12 +27,13 @@ from .launchers import STARTED_BY_SLURMD
 from .look_job import look_on_all
 from .node_job import NodeJob
 from .orders import JobRoute, Order, RunOrder
-from .protocol import AllDone, AllPlaced, FromGuard, FromNode, Refused, end
+from .protocol import AllDone, AllPlaced, EndRound, ForHead, FromNode, Refused, end
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, EndReason, Reason
 from .records import Result
 from .remote_node import NotStaged, RemoteNode, in_parallel, stage_on_all
 from .remote_shell import SHELL_SOCKET, localized
 from .result import find_result, keep_result
+from .rounds import ROUND_SECONDS, Rounds
 from .shipment import Shipment
 from .survey import ssh_config
 
@@ -76,12 +77,13 @@ class HeadJob:
         self.order = order = order_of(run_order, run_order["job"]["head"])
         with staging_lock(order["home"], WHOLE_JOB, order["exclusive"]):
             self.stage(run_order, lock)
-        self.unfinished = {place["host"] for place in order["placement"]}
-        self.unplaced = set(self.unfinished)
+        self.unfinished, self.unplaced = self.hosts(), self.hosts()
         # When job_timeout began: a job may wait in a queue until its ranks are there.
         self.timeout_start = self.started if order["launcher"]["name"] not in STARTED_BY_SLURMD else None
         self.places = {(place["rank"], place["host"]) for place in order["placement"]}
         self.ended = self.cancelled = False
+        self.end_reason: Reason | None = None
+        self.rounds = Rounds(self)
         self.hangs = HangEnd(order, self.look)
         self.last_beat = time.monotonic()
         self.shells: dict[socket.socket, RemoteNode | None] = {}  # by connection: the node it asked for
@@ -131,6 +133,7 @@ class HeadJob:
             for peer in self.peers:
                 peer.beat()
             self.end_if_needed()
+            self.rounds.tick()
             self.beat()
             self.node_job.beat()
             self.node_job.check_guard()
@@ -143,6 +146,7 @@ class HeadJob:
         job, metrics = self.node_job.job, self.node_job.output.metrics
         hang = self.hangs.verdict
         result = find_result(job, self.order, self.node_job.staging, metrics, node_reports, seconds, hang)
+        result = self.rounds.conclude(result, self.end_reason)
         if goes_on(result):
             self.node_job.close()
         else:
@@ -190,12 +194,14 @@ class HeadJob:
                 self.end(THE_GUARD_DIED, self.order["host"])
             if self.node_job.guard_gone:
                 self.note_done(self.order["host"])
+        for report in self.node_job.rounds.reports():
+            self.on_message(report)
         if self.shell_socket.fileno() in found:
             self.shells[self.shell_socket.accept()[0]] = None
         for descriptor in found & shells.keys():
             self.on_shell(shells[descriptor])
 
-    def on_message(self, message: FromGuard | FromNode, peer: RemoteNode | None = None) -> None:
+    def on_message(self, message: ForHead | FromNode, peer: RemoteNode | None = None) -> None:
         """Handle a guard's message: of this node, or of another through its supervisor."""
         host = peer.name if peer else self.order["host"]
         if message["kind"] == "line" or message["kind"] == "report":
@@ -203,15 +209,20 @@ class HeadJob:
                 self.hangs.hear()
                 self.audience.offer(message)
         elif message["kind"] == "ending":
-            self.end(reasons.reason_in(message), host)
+            if not self.rounds.close(reasons.reason_in(message), host):
+                self.end(reasons.reason_in(message), host)
+        elif message["kind"] == "round_report":
+            self.rounds.take(message["report"], host)
         elif message["kind"] == "placed":
             if host in self.unplaced:  # a head that runs no ranks has all of none at once
                 self.unplaced.discard(host)
                 self.timeout_start = self.timeout_start or time.monotonic()
             if not self.unplaced:
                 self.send_to_all({"kind": "all_placed"})
+                self.rounds.begun()
         elif message["kind"] == "done":
-            self.note_done(host)
+            if not self.rounds.note_done(host, message["saved"]):
+                self.note_done(host)
         elif message["kind"] == "launcher_exited" and peer:
             self.answer_shells(peer, message["rc"], message["text"])
 
@@ -222,7 +233,11 @@ class HeadJob:
             if not self.unfinished:
                 self.send_to_all({"kind": "all_done"})
 
-    def send_to_all(self, message: AllPlaced | AllDone) -> None:
+    def hosts(self) -> set[str]:
+        """Return the nodes that run ranks."""
+        return {place["host"] for place in self.order["placement"]}
+
+    def send_to_all(self, message: AllPlaced | AllDone | EndRound) -> None:
         """Send a message to the guards of all nodes."""
         self.node_job.send(message)
         for peer in self.peers:
@@ -238,7 +253,7 @@ class HeadJob:
         """End the job on every node, the others first: this node's disk may hang. The first reason stands."""
         if self.ended:
             return
-        self.ended, self.cancelled = True, reason.code == EndReason.CANCELLED
+        self.ended, self.cancelled, self.end_reason = True, reason.code == EndReason.CANCELLED, reason
         by_a_person = not host and reason.code in (EndReason.CANCELLED, EndReason.LOST)
         looks = reason.code == EndReason.HUNG or (by_a_person and self.hangs.is_quiet)
         for peer in self.peers:
@@ -266,7 +281,9 @@ class HeadJob:
         timeout, now = self.order["job_timeout"], time.monotonic()
         if timeout and self.timeout_start and now > self.timeout_start + timeout + 1.0:
             return reasons.timed_out(timeout)
-        most = START_SECONDS + RANK_SECONDS * self.order["world_size"]  # from the first node on, where jobs may queue
+        most = (ROUND_SECONDS if self.rounds.last else START_SECONDS) + RANK_SECONDS * self.order[
+            "world_size"
+        ]  # from the first node on, where jobs may queue
         if self.unplaced and self.timeout_start and now > self.timeout_start + most:
             return reasons.not_started(self.unplaced, most)
         if self.controller.signalled:

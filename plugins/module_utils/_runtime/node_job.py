@@ -27,10 +27,11 @@ from .job_directory import JobDir, remove
 from .last_look import noted_evidence
 from .metrics import Metrics
 from .node_form import ROWS
+from .node_rounds import NodeRounds
 from .orders import JobRoute, Order, Staging
 from .output_follower import OutputFollower
 from .output_lines import last_line
-from .protocol import FromGuard, ToGuard, end
+from .protocol import ForHead, ToGuard, end
 from .rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from .reasons import THE_GUARD_DIED, Reason
 from .records import NodeReport
@@ -95,6 +96,7 @@ class NodeJob:
         self.guard_stopped_since: float | None = None
         self.last_beat = 0.0  # when the guard was last sent a sign of life
         self.final_report: NodeReport | None = None  # the report, when the job is over here
+        self.rounds = NodeRounds(self)
 
     def make_room(self) -> None:
         """Make the job's directory, or have it empty for the next attempt. OSError."""
@@ -225,8 +227,8 @@ class NodeJob:
             self.last_beat = now
             self.send({"kind": "beat"})
 
-    def messages(self) -> list[FromGuard]:
-        """Return the guard's new messages; call it when `from_guard` is readable. End of file: the guard is gone."""
+    def messages(self) -> list[ForHead]:
+        """Return the guard's new messages for the head; call it when `from_guard` is readable. No more: it is gone."""
         chunk = os.read(self.from_guard, 65536)
         if not chunk:
             self.guard_gone, self.guard_status = True, os.waitpid(self.guard, 0)[1]
@@ -236,7 +238,7 @@ class NodeJob:
             except RuntimeError:  # the job has all processes that its user or container may have
                 self.clean_up()
         *lines, self.buffer = (self.buffer + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [message for line in lines for message in [self.rounds.take(json.loads(line))] if message]
 
     def check_guard(self) -> None:
         """Kill a guard that is stopped, or stuck after it was asked to end: finish_for_guard does its work."""
@@ -261,6 +263,7 @@ class NodeJob:
             if self.keeper:
                 self.keeper.close()
             self.output.finish()
+        self.rounds.settle()
         self.job.note_over()
         if self.order["host"] != self.order["head"]:
             self.final_report = node_report(self.job, self.order, self.output.metrics)

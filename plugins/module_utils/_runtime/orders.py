@@ -5,12 +5,16 @@
 """The order of a job: what its nodes are told. Types of JSON, in messages and in order.json.
 
 The controller makes it once (plugin_utils/_launch/order.py), and nobody changes it after that. A head that starts a job
-again makes the order of the next attempt of it (restarting.py). What a node adds when it stages the job is a Staging.
+again makes the order of the next attempt of it (restarting.py), and a node that of its next round (round_files.py).
+What a node adds when it stages the job is a Staging.
 """
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from .restarts import Rule
 
 
 class Place(TypedDict):
@@ -47,6 +51,7 @@ class JobOrder(TypedDict):
     job_timeout: float | None
     notice: float | None  # SIGUSR1 comes this long before the end of job_timeout; None: never
     restarts: int  # how often this job was started before
+    rounds: Rule | None  # by which torchrun's agents start its ranks again while it runs; None: they do not
     grace: float | None  # between SIGTERM and SIGKILL; None: by what a process does with SIGTERM
     lease: float
     exclusive: bool

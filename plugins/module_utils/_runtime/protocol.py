@@ -37,7 +37,7 @@ from .file_messages import (
 from .job_rows import WaitingRun
 from .orders import Order, Place, Route, RunOrder
 from .queue_messages import EnterQueue, Jobs, JobsRequest, Queued, Restarted, Turn, Unqueue, Unqueued
-from .reasons import EndReason, Reason
+from .reasons import EndReason, FinalState, Reason
 from .records import AnyFacts, Metric, NodeReport, Result, RunningJob, Text
 from .restarts import Rule
 
@@ -151,6 +151,41 @@ class End(TypedDict):
     looks: bool  # the ranks are looked at before they are ended: of the head alone, to its nodes
 
 
+class EndRound(TypedDict):
+    """The round is to end, and why: torchrun's agents may start the ranks again."""
+
+    kind: Literal["end_round"]
+    reason: EndReason
+    detail: Text
+
+
+class NextRound(TypedDict):
+    """The next round is to begin."""
+
+    kind: Literal["next_round"]
+    restarts: int  # with this one
+    after: FinalState  # the state of the round before
+
+
+class RoundEnded(TypedDict):
+    """No program of the round is left here."""
+
+    kind: Literal["round_ended"]
+
+
+class RoundBegun(TypedDict):
+    """There is room for the ranks of the next round."""
+
+    kind: Literal["round_begun"]
+
+
+class RoundReport(TypedDict):
+    """The round is over here."""
+
+    kind: Literal["round_report"]
+    report: NodeReport
+
+
 class Ending(TypedDict):
     """The job ends here, and why."""
 
@@ -247,6 +282,7 @@ class Done(TypedDict):
     """This node's ranks are done."""
 
     kind: Literal["done"]
+    saved: bool  # one of them asks to be run again
 
 
 class LauncherExited(TypedDict):
@@ -330,19 +366,20 @@ FromHead = Union[
 # What the head sends to another node.
 ToNode = Union[
     ClockRequest, NodeSurvey, FolderOffer, File, DataOffer, FilesSent, Stage, Start, Unstage, AllPlaced, StartDaemon,
-    AllDone, End, Beat, Fetch, Received, Forget, ReportRequest, Look,
+    AllDone, EndRound, NextRound, End, Beat, Fetch, Received, Forget, ReportRequest, Look,
 ]  # fmt: skip
 FromNode = Union[
     Clock, NodeSurveyed, Wanted, FilesChecked, DataWanted, DataLaid, Staged, Beat, Line, Report, Placed, Done,
-    LauncherExited, Ending, Over, MaybeReport, File, NodeArtifacts, Fetched, Forgotten, NodeLooked,
+    LauncherExited, Ending, RoundReport, Over, MaybeReport, File, NodeArtifacts, Fetched, Forgotten, NodeLooked,
 ]  # fmt: skip
 # Between a supervisor and its guard.
-ToGuard = Union[Beat, AllPlaced, StartDaemon, AllDone, End]
-FromGuard = Union[Placed, Done, LauncherExited, Ending]
+ToGuard = Union[Beat, AllPlaced, StartDaemon, AllDone, EndRound, NextRound, End]
+ForHead = Union[Placed, Done, LauncherExited, Ending]  # of what a guard tells
+FromGuard = Union[ForHead, RoundEnded, RoundBegun]
 OfKnownJobs = Union[Fetch, Received, Collect, Forget, ReportRequest, Attach, JobsRequest, Look]
 Shown = Union[Started, Queued, Restarted, Line, Report]  # on the controller, while a job runs or waits
 # What is only for a supervisor that is at work with its other end: shipping, staging, or running a job.
-Late = Union[File, FilesSent, Start, Unstage, AllPlaced, StartDaemon, AllDone, End, Beat]
+Late = Union[File, FilesSent, Start, Unstage, AllPlaced, StartDaemon, AllDone, EndRound, NextRound, End, Beat]
 # A supervisor is that of a head, or of another node.
 ToSupervisor = Union[ToHead, ToNode]
 FromSupervisor = Union[FromHead, FromNode]

@@ -60,7 +60,7 @@ class Turn(TypedDict):
 
 
 class Restarted(TypedDict):
-    """An attempt of a detached job is over, and the next one follows."""
+    """An attempt of a detached job, or a round of one, is over, and the next one follows."""
 
     kind: Literal["restarted"]
     state: FinalState  # of that attempt

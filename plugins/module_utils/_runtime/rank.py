@@ -31,7 +31,8 @@ from .processes import (
     read,
 )
 from .rank_output import CHUNK, Stream, open_streams
-from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, RENDEZVOUS, RESTARTS, named
+from .rank_rounds import EXIT_AGAIN, is_followed, wait_for_place
+from .rank_variables import ELASTIC, IDENTITY, NODE, PLACE, PORT, RENDEZVOUS, RESTARTS, named
 from .reasons import EndReason, RankError
 
 if TYPE_CHECKING:  # a rank must not pay for the types
@@ -72,6 +73,8 @@ def rank_environment(order: Order, identity: tuple[int, int, int, int], inherite
     variables["PATH"] = os.pathsep.join(filter(None, places))
     values = place_of(order, identity)
     variables.update(named({**PLACE, **RENDEZVOUS}, values))
+    if order.get("rounds"):  # each has a store of its own, at a port that its agents agreed on
+        variables[PORT] = inherited.get(PORT, variables[PORT])
     agents = LAUNCHERS[order["launcher"]["name"]].started_by == AGENTS  # which set theirs, but count from 0 each time
     variables.update(named({RESTARTS: ELASTIC[RESTARTS]} if agents else ELASTIC, values))
     variables[NODE] = variables.get("GROUP_RANK", str(values["node"]))  # agents count nodes in an order of their own
@@ -136,7 +139,12 @@ class RankWrapper:
         self.job.wake()
 
     def run(self) -> int:
-        wrong = misplaced(self.order, self.identity) or self.started_before()
+        if self.has_rounds:
+            order = wait_for_place(self.job, self.identity[0])
+            if order is None:
+                return EXIT_AGAIN
+            self.order, self.record["started"], self.record["started_tick"] = order, time.time(), time.monotonic()
+        wrong = misplaced(self.order, self.identity) or ("" if self.has_rounds else self.started_before())
         if wrong:
             return self.refuse("placement: " + wrong)
         for number in FORWARDED:
@@ -155,6 +163,11 @@ class RankWrapper:
         self.record["pid"] = self.program
         self.save()
         return self.close(self.wait())
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether torchrun's agents start ranks again while the job runs."""
+        return self.order.get("rounds") is not None  # an earlier version did not know them
 
     def started_before(self) -> str:
         """Return what is wrong if another process is this rank already: both would write one record."""
@@ -228,6 +241,8 @@ class RankWrapper:
     def forward(self, number: int, _frame: object) -> None:
         self.end_requested = True
         if self.program:
+            if self.has_rounds and number == signal.SIGTERM:  # of its agent: the guard asks programs, not wrappers
+                self.record["stopped"] = True
             try:
                 os.kill(self.program, number)
             except ProcessLookupError:
@@ -324,9 +339,11 @@ class RankWrapper:
         self.record["rc"], self.record["signal"], self.record["finished"] = rc, number, finished
         self.record["error_code"], self.record["error"] = code, error_text
         self.save()
-        if not well:
+        if not well or self.has_rounds:  # an agent all of whose ranks succeeded would leave the others
             self.wait_for_end()
         self.copy_all()
+        if self.has_rounds and is_followed(self.job, self.order):
+            return EXIT_AGAIN
         return 0 if finished else rc
 
     def copy_all(self) -> None:

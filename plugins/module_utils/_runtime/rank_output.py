@@ -77,6 +77,13 @@ class Stream:
             if not stat.S_ISREG(os.fstat(self.file).st_mode):
                 raise OSError(errno.EINVAL, "no regular file", self.path)
 
+    def close(self) -> None:
+        """Read and write nothing more."""
+        for descriptor in (self.pipe, self.file):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.pipe = self.file = -1
+
     def become(self, descriptor: int) -> None:
         """In the program's process: make the pipe its stdout or stderr. OSError."""
         opened = os.open(f"/proc/self/fd/{self.pipe}", os.O_WRONLY)

@@ -98,9 +98,14 @@ def has_saved(record: RankRecord) -> bool:
 
 
 def ended_by_us(record: RankRecord, end: End | None) -> bool:
-    """Whether a rank of this node ran until we ended the job; by the monotonic clock if both times have it."""
+    """Whether a rank of this node ran until we ended the job; by the monotonic clock if both times have it.
+
+    Or until torchrun's agent stopped it, which does that for another rank of the job.
+    """
     if end is None:
         return False
+    if record.get("stopped") is True:
+        return True
     ended, ordered = record.get("ended_tick"), end.get("tick")
     if isinstance(ended, float) and isinstance(ordered, float):
         return ended > ordered

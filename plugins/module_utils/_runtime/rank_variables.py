@@ -19,7 +19,8 @@ IDENTITY = ("rank", "world_size", "local_rank", "local_size")  # in the order of
 PLACE: Mapping[str, str] = {
     name: what for launcher in GIVEN for name, what in zip(LAUNCHERS[launcher].identity, IDENTITY)
 }
-RENDEZVOUS: Mapping[str, str] = {"MASTER_ADDR": "master_addr", "MASTER_PORT": "master_port"}
+PORT = "MASTER_PORT"
+RENDEZVOUS: Mapping[str, str] = {"MASTER_ADDR": "master_addr", PORT: "master_port"}
 # It must be the same for all ranks of a job: PyTorch 2.0 makes it part of the names in the store by which they meet.
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 # What torchrun's agents set besides (LocalElasticAgent of torch.distributed.elastic): without it Lightning takes every

@@ -101,6 +101,9 @@ STATES: Mapping[EndReason, FinalState] = {
     EndReason.SAVED: "saved",
     EndReason.HUNG: "failed",
 }
+# What ends a round only, where torchrun's agents start ranks again. A node that is lost, an agent that died or a time
+# that is over ends the job.
+OF_A_ROUND = (EndReason.RANK_FAILED, EndReason.WRAPPER_DIED, EndReason.SAVED)
 # Of a program that has saved its work and asks to be run again: EX_TEMPFAIL of sysexits.h.
 EXIT_SAVED = 75
 
@@ -181,6 +184,11 @@ def others_run_on(rank: int, seconds: float) -> Reason:
     return Reason(EndReason.SAVED, f"rank {rank} saved its work and exited, and others still ran {seconds:g} s later")
 
 
+def all_done(rank_hosts: Iterable[str]) -> Reason:
+    """`rank_hosts`: nodes whose ranks have saved their work; all ranks are done."""
+    return Reason(EndReason.SAVED, f"ranks on {', '.join(sorted(rank_hosts))} saved their work and exited")
+
+
 def not_started(hosts: Iterable[str], seconds: float) -> Reason:
     return Reason(EndReason.NOT_STARTED, f"ranks on {', '.join(sorted(hosts))} not started after {seconds:.0f} s")
 
@@ -190,10 +198,10 @@ def never_started(problem: object) -> Reason:
     return Reason(EndReason.NOT_STARTED, str(problem))
 
 
-def pods_not_started(missing: int, pods: int, seconds: float, why: str) -> Reason:
-    """`why`: what the cluster says of the first of them, or an empty text."""
+def nodes_not_started(missing: int, count: int, seconds: float, why: str, units: str = "nodes") -> Reason:
+    """`why`: what the scheduler says of the first of them, or an empty text; `units`: what people call them."""
     said = f": {why}" if why else ""
-    return Reason(EndReason.NOT_STARTED, f"{missing} of {pods} pods did not start in {seconds:.0f} s{said}")
+    return Reason(EndReason.NOT_STARTED, f"{missing} of {count} {units} did not start in {seconds:.0f} s{said}")
 
 
 def pod_out_of_memory(host: str) -> Reason:

@@ -63,6 +63,7 @@ RECORD: Form[RankRecord] = shaped(
         "error_code": coded(RankError),
         "error": short,
         "ended_by_us": flag,
+        "stopped": flag,
         "group": RANK,
     },
 )

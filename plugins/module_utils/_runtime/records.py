@@ -225,6 +225,7 @@ class RankRecordLate(TypedDict, total=False):
     error_code: RankError
     error: Text
     ended_by_us: bool
+    stopped: bool  # torchrun's agent asked it to end, to start it again with the others
     group: int  # size of the largest process group that it used
     leftovers: list[Leftover]
 

@@ -49,6 +49,8 @@ class Clock(NamedTuple):
 class RemoteNode:
     """Another node and the connection to its supervisor."""
 
+    is_ending = False  # it was told that the job ends, or that all ranks are done
+
     def __init__(self, route: Route, config: str, lost: bool = False) -> None:
         """`config`: the ssh configuration of the mesh. ConnectionLost.
 
@@ -130,8 +132,12 @@ class RemoteNode:
         self.send({"kind": "start"})
 
     def send(self, frame: ToNode) -> None:
-        """Send a frame. A dead node is noticed elsewhere; `end` and `all_done` start the node's time to end its job."""
-        if frame["kind"] in ("end", "all_done"):
+        """Send a frame. A dead node is noticed elsewhere; `end` and `all_done` start the node's time to end its job.
+
+        So does `end_round`, until the node has told that the round is over.
+        """
+        self.is_ending = self.is_ending or frame["kind"] in ("end", "all_done")
+        if self.is_ending or frame["kind"] == "end_round":
             self.end_by = min(self.end_by, time.monotonic() + self.end_seconds)
         self.last_sent = time.monotonic()
         self.channel.send(frame)
@@ -163,6 +169,10 @@ class RemoteNode:
             self.last_received = time.monotonic()
             if frame["kind"] == "over":
                 self.report = in_head_time(own_ranks_report(self.name, frame["report"]), self.offset)
+            elif frame["kind"] == "round_report":
+                report = in_head_time(own_ranks_report(self.name, frame["report"]), self.offset)
+                found.append({"kind": "round_report", "report": report})
+                self.end_by = self.end_by if self.is_ending else math.inf
             elif frame["kind"] != "beat":
                 found.append(frame)
         return found

@@ -25,7 +25,7 @@ from .orders import NodeOrder, RunOrder, Staging
 from .planned_nodes import Head, PlannedNodes
 from .protocol import Refused
 from .reasons import EndReason, Reason
-from .records import Note, Result
+from .records import Result
 from .restarts import (
     PAUSE_SECONDS,
     RETURN_SECONDS,
@@ -35,12 +35,13 @@ from .restarts import (
     goes_on,
     kept_out,
     kept_out_text,
+    not_again,
     pause_before_next,
+    told_of,
 )
 from .result import RC_BY_STATE
 
 LOOK_SECONDS = 0.5  # between two looks for somebody who ends the job
-COUNT, AFTER = "TORCHFLEET_RESTART_COUNT", "TORCHFLEET_RESTART_REASON"
 
 
 def run_job(
@@ -94,7 +95,7 @@ class Restarts:
         self.again = not last.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
         kept = kept_out(self.ended) if self.again else []
         if kept:
-            result["notes"].append(note_of(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
+            result["notes"].append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
             self.again = False
         try:
             job.write(LIST, {"attempts": self.ended})
@@ -102,7 +103,7 @@ class Restarts:
                 job.write(EARLIER_RESULT, result)
         except OSError as error:
             if self.again:
-                result["notes"].append(note_of(f"{LIST} cannot be written: {error.strerror}"))
+                result["notes"].append(not_again(f"{LIST} cannot be written: {error.strerror}"))
             self.again = False
         return self.again
 
@@ -174,15 +175,10 @@ def unfinished(result: Result, reason: Reason) -> Result:
 
     One that somebody ended between two attempts is cancelled.
     """
-    found: Result = {**result, "notes": [*result["notes"], note_of(reason.detail)]}
+    found: Result = {**result, "notes": [*result["notes"], not_again(reason.detail)]}
     if reason.code != EndReason.CANCELLED:
         return found
     return {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
-
-
-def note_of(reason: str) -> Note:
-    """Return the note of a job that was not started again."""
-    return {"code": "not_started_again", "text": f"it was not started again: {reason}"}
 
 
 def order_of_attempt(run_order: RunOrder, ended: Sequence[Ended]) -> RunOrder:
@@ -193,8 +189,7 @@ def order_of_attempt(run_order: RunOrder, ended: Sequence[Ended]) -> RunOrder:
 
 
 def node_of_attempt(node: NodeOrder, job_id: str, ended: Sequence[Ended]) -> NodeOrder:
-    """Return a node's part of that. A count or reason that the user gives by job_env stays."""
+    """Return a node's part of that."""
     given = node["environment"]
-    count = {COUNT: str(len(ended))} if given.get(COUNT) == "0" else {}
-    environment = {AFTER: ended[-1]["state"], **given, **count} if node["ranks"] else given
+    environment = told_of(given, len(ended), ended[-1]["state"]) if node["ranks"] else given
     return {**node, "environment": environment, "known_jobs": [*node["known_jobs"], job_id]}

@@ -11,12 +11,13 @@ import re
 from typing import Mapping, Sequence, TypedDict
 
 from .reasons import FinalState
-from .records import Metric, Result
+from .records import Metric, Note, Result
 
 RETURN_SECONDS = 600.0  # for nodes to be as they were: one that restarts takes minutes
 PAUSE_SECONDS = 5.0  # between two tries
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds before the next attempt: doubled by each failure without progress
 FAILURES_MOST = 2  # of a node: then it is kept out
+COUNT, AFTER = "TORCHFLEET_RESTART_COUNT", "TORCHFLEET_RESTART_REASON"  # what a program is told
 QUICK_SECONDS = 60.0  # of an attempt that failed before it can have done much: a large model takes longer to load
 # How Python tells of an exception (traceback.format_exception_only), with the prefix that torch puts before it.
 EXCEPTION = re.compile(r"(?:\[rank\d+\]: ?)?([A-Za-z_][A-Za-z0-9_.]{0,200})(?::|\Z)")
@@ -95,6 +96,20 @@ def kept_out(ended: Sequence[Ended]) -> list[str]:
 def kept_out_text(nodes: Sequence[str]) -> str:
     """Return why these nodes have no ranks any more."""
     return f"{', '.join(nodes)} failed {FAILURES_MOST} times (lost, or a signal or a GPU's error ended a rank there)"
+
+
+def told_of(given: Mapping[str, str], restarts: int, after: FinalState) -> dict[str, str]:
+    """Return the environment of an attempt's ranks. `given`: that of the first; `after`: the state of the one before.
+
+    A count or reason that the user gives by job_env stays.
+    """
+    count = {COUNT: str(restarts)} if given.get(COUNT) == "0" else {}
+    return {AFTER: after, **given, **count}
+
+
+def not_again(reason: str) -> Note:
+    """Return the note of a job that was not started again."""
+    return {"code": "not_started_again", "text": f"it was not started again: {reason}"}
 
 
 def ended_of(job_id: str, result: Result) -> Ended:

@@ -111,20 +111,26 @@ def cluster_from_hostvars(
 
     Raise InputError if group head does not have one host, group workers is empty, or one of `only` is not a worker.
     """
-    heads = list(groups.get("head", ()))
-    if len(heads) != 1:
-        raise InputError("inventory", heads, "group head needs one host: the machine that runs the launcher")
+    head = head_from_hostvars(groups, hostvars)
     workers = list(groups.get("workers", ()))
     if not workers:
         raise InputError("inventory", workers, "group workers needs hosts: the machines that run ranks")
-    unknown = [name for name in only if name not in (*heads, *workers)]
+    unknown = [name for name in only if name not in (head.name, *workers)]
     if unknown:
         raise InputError("nodes", unknown[0], f"there is no such node: give some of {', '.join(workers)}")
     workers = [name for name in workers if not only or name in only]
     return Cluster(
-        node_from_hostvars(heads[0], hostvars[heads[0]]),
+        head,
         tuple(node_from_hostvars(name, hostvars[name]) for name in workers),
     )
+
+
+def head_from_hostvars(groups: Mapping[str, Sequence[str]], hostvars: Mapping[str, Mapping[str, object]]) -> Node:
+    """Return the head of an inventory. InputError if group head does not have one host."""
+    heads = list(groups.get("head", ()))
+    if len(heads) != 1:
+        raise InputError("inventory", heads, "group head needs one host: the machine that runs the launcher")
+    return node_from_hostvars(heads[0], hostvars[heads[0]])
 
 
 def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tuple[str, ...]:

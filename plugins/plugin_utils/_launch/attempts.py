@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import field, json_in
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Ended, kept_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
@@ -20,6 +21,7 @@ from .connection import ASK_SECONDS
 from .request import Request
 from .run_directory import write_private
 
+LIST_BYTES = 1 << 20
 ATTEMPTS = "attempts.json"  # in the run directory of every attempt but a single one
 
 
@@ -85,6 +87,18 @@ def id_of(first: str, restarts: int) -> str:
 def note_attempts(run_dir: Path, ended: Sequence[Ended]) -> None:
     """Write the list of all attempts so far into a run directory. OSError."""
     write_private(run_dir / ATTEMPTS, json.dumps({"attempts": list(ended)}, indent=2) + "\n")
+
+
+def rounds_in(request: Request, answer: Mapping[str, object]) -> dict[str, int]:
+    """Return how often the ranks of a job that is over were started, if torchrun's agents were to start them again.
+
+    `answer`: what the task returns. The list is in the run directory if that was more than once.
+    """
+    if not request.options.rounds or "state" not in answer:
+        return {}
+    found = json_in(str(Path(str(answer["run_dir"])) / ATTEMPTS), LIST_BYTES)
+    rows = field(found, "attempts", list)
+    return {"attempts": len(rows) if rows else 1}
 
 
 def rest(seconds: float) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_choice, parse_words
 
@@ -25,13 +26,17 @@ RENDEZVOUS = ("static", "c10d")
 
 @dataclass(frozen=True)
 class LauncherOptions:
-    """How the launcher shall start the ranks. `ports`: first and last that a firewall lets through."""
+    """How the launcher shall start the ranks. `ports`: first and last that a firewall lets through.
+
+    `rounds`: the rule by which torchrun's agents start them again while the job runs; None: they do not.
+    """
 
     map_by: str = "slot"
     bind_to: str = "none"
     ports: tuple[int, int] | None = None
     rendezvous: str = "static"
     args: tuple[str, ...] = ()
+    rounds: Rule | None = None
 
     @property
     def mapping_reason(self) -> str:

@@ -64,6 +64,7 @@ def job_order(plan: LaunchPlan, command: LaunchCommand, controller: str) -> JobO
         "job_timeout": plan.job_timeout,
         "notice": plan.notice,
         "restarts": plan.restarts,
+        "rounds": plan.options.rounds,
         "grace": plan.grace,
         "lease": plan.lease,
         "exclusive": plan.exclusive,

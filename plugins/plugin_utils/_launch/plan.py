@@ -279,7 +279,7 @@ def plan_job(request: Request, cluster: Cluster, answers: Mapping[str, AnyFacts]
     check_alone(request, allocation.workers, cluster, facts)
     head, workers, used = cluster.head, allocation.workers, {name: facts[name] for name in allocation.names}
     check_environment(job.needs, used)
-    may_stand_in = request.max_restarts and not job.attempt.restarts  # then a free worker has what the program needs
+    may_stand_in = request.attempts_rule and not job.attempt.restarts  # then a free worker has what the program needs
     prepared, without_data = candidates if may_stand_in else used, lacking(job.data, used)
     environment = environment_of(request, job, allocation, facts, backend, secrets)
     nodes = tuple(plan_node(node, facts[node.name], allocation, job, environment) for node in workers)

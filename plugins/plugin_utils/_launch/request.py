@@ -43,10 +43,14 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 from .backends import BACKENDS
 from .launcher_options import USUAL, LauncherOptions, parse_options
 from .profiling import NO_PROFILE, Profile, parse_profile
+from .restart_options import (
+    RESTART_ON,
+    parse_restart_by,
+    parse_restart_on,
+    with_rounds,
+)
 
 Parser = Callable[[str, Any], Any]  # of the name and the value of an option; InputError
-STATES = ("saved", "failed", "lost", "timed_out")  # in which a job may end and be started again
-RESTART_ON = ("saved", "failed", "lost")
 MOST_RESTARTS = 1000
 HANG_LOOK = 60.0
 COLLECT_FILES, COLLECT_BYTES = 10_000, 10 << 30  # of each node
@@ -115,6 +119,11 @@ class Request:
         return {"most": self.max_restarts, "states": list(self.restart_on)}
 
     @property
+    def attempts_rule(self) -> Rule | None:
+        """Return when a job that is over is started again; None: never."""
+        return self.restart_rule if self.max_restarts and not self.options.rounds else None
+
+    @property
     def collect_limits(self) -> Limits:
         """Return how much of what ranks write may come home from each node: nothing unless it was asked for."""
         return Limits(self.collect_files, self.collect_limit) if self.collect else Limits(0, 0)
@@ -133,15 +142,18 @@ def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = fro
         raise InputError("workload", workload, "give a name from workloads/ or the path of a script")
     options = parse_options(given)
     max_restarts = parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS) or 0
+    restart_by = parse_restart_by(given, max_restarts)
+    restart_on = parse_restart_on(given, restart_by)
     by_themselves = {name: parse(name, given[name]) for name, parse in PARSERS.items() if name in given}
     return Request(
         workload=workload,
         module=module,
         vaulted=vaulted,
-        options=options,
+        options=with_rounds(options, restart_by, max_restarts, restart_on),
         master_port=parse_master_port(given.get("master_port"), options.ports),
         job_id=parse_job_id(given.get("job_id"), 100 - len("-r1000") if max_restarts else 100),
         max_restarts=max_restarts,
+        restart_on=restart_on,
         min_nodes=parse_min_nodes(given.get("min_nodes"), max_restarts, given),
         notice=parse_notice(given),
         hang_end=parse_hang_end(given),
@@ -275,15 +287,6 @@ def parse_min_nodes(value: object, max_restarts: int, given: Mapping[str, object
     return least
 
 
-def parse_states(name: str, value: object) -> tuple[str, ...]:
-    """Return the states after which a job is started again."""
-    states = parse_names(name, value)
-    for state in states:
-        if state not in STATES:
-            raise InputError(name, state, f"choose from {', '.join(STATES)}: -e {name}=saved,lost")
-    return states
-
-
 def parse_ranks(name: str, value: object) -> tuple[int, ...] | None:
     """Return a list of ranks, None for all of them."""
     if value == "all":
@@ -346,7 +349,6 @@ PARSERS: Mapping[str, Parser] = {
     "detach": parse_flag,
     "queue_timeout": seconds(3600),
     "checkpoint_dir": parse_directory,
-    "restart_on": parse_states,
     "requirements": parse_text,
     "program_index_url": lambda _name, value: str(value),
     "program_wheelhouse": lambda _name, value: str(value),

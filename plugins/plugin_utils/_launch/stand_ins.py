@@ -72,18 +72,22 @@ def seats_of(request: Request, cluster: Cluster, facts: Mapping[str, AnyFacts], 
 def spare_warnings(request: Request, cluster: Cluster, used: Sequence[str]) -> list[str]:
     """Return that no free worker stands in for a node of a detached job: its head starts it again without a plan.
 
+    Nor for one of a job whose ranks torchrun's agents start again: those stay where they are.
+
     InputError if the user named more nodes than are used.
     """
     free = [node.name for node in cluster.workers if node.name not in used]
-    if not (request.detach and request.max_restarts and free):
+    if not ((request.detach or request.options.rounds) and request.max_restarts and free):
         return []
+    by_whom = ("the head starts a detached job", "detach") if request.detach else ("torchrun starts it", "restart_by")
     if request.nodes:
         reason = (
-            "the job does not use them, and none stands in for a node that is lost: the head starts a detached job "
-            "again on the same nodes; leave them out, or leave out detach"
+            f"the job does not use them, and none stands in for a node that is lost: {by_whom[0]} "
+            f"again on the same nodes; leave them out, or leave out {by_whom[1]}"
         )
         raise InputError("nodes", ",".join(free), reason)
-    return [f"detached, so started again on the same nodes: {fold_names(free)} will not stand in for a lost one"]
+    why = "detached" if request.detach else "restart_by=torchrun"
+    return [f"{why}, so started again on the same nodes: {fold_names(free)} will not stand in for a lost one"]
 
 
 def in_places(hosts: Sequence[str], usable: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[Node]:

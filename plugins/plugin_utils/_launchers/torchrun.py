@@ -18,13 +18,17 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environ
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 
 # Options that place ranks or start them again, and what to type instead. torchrun's own restarts know no exit status
-# 75, no progress and no other nodes, and its agents hang when a node is gone (pytorch#147064).
+# 75, no progress and no other nodes, and its agents hang when a node is gone (pytorch#147064): with restart_by=torchrun
+# they are asked to start the ranks again, by our rule, and the guards end them.
 PLACED_BY = {
     **dict.fromkeys(("nproc-per-node", "nproc_per_node"), "-e ranks_per_node="),
     **dict.fromkeys(("nnodes",), "-e nodes="),
     **dict.fromkeys(("max-restarts", "max_restarts"), "-e max_restarts="),
     **dict.fromkeys(("rdzv-backend", "rdzv_backend"), "-e rendezvous="),
 }
+# Each rendezvous then has a store of its own, at a free port of rank 0's node (torch's dynamic_rendezvous.py). That of
+# the agents outlives ranks, with the addresses at which those of the round before were.
+OWN_STORES = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 
 class Torchrun:
@@ -39,7 +43,8 @@ class Torchrun:
         options = {node.name: self.agent(plan, number) for number, node in enumerate(plan.nodes)}
         count = str(min(node.threads for node in plan.nodes))
         threads = Setting("OMP_NUM_THREADS", count, "otherwise torchrun sets it to 1 and warns", "default")
-        return LaunchCommand(options, (threads,))
+        stores = [Setting(OWN_STORES, "1", "ranks that start again must not meet in a store with old keys", "default")]
+        return LaunchCommand(options, (threads, *(stores if plan.options.rounds else [])))
 
     @staticmethod
     def check(plan: LaunchPlan) -> None:
@@ -53,6 +58,9 @@ class Torchrun:
             given = getattr(plan.options, name)
             if given != usual:
                 raise InputError(name, given, f"torchrun knows only {usual}: -e launcher=openmpi")
+        if plan.options.rounds and any(node.container for node in plan.nodes):
+            reason = "not in containers yet: leave it out, and torchfleet starts the job again"
+            raise InputError("restart_by", "torchrun", reason)
 
     @staticmethod
     def agent(plan: LaunchPlan, number: int) -> tuple[Option, ...]:
@@ -60,14 +68,16 @@ class Torchrun:
         node = plan.nodes[number]
         program = (node.launcher_path, "-m", "torch.distributed.run")
         local = Option(("--local-addr", node.address), "its address in the proven network", "measured", free=True)
+        most, source = (str(plan.options.rounds["most"]), "user") if plan.options.rounds else ("0", "default")
         restarts = "a failed rank ends the job; -e max_restarts= starts it again, under every launcher by one rule"
+        restarts = "restart_by=torchrun: its agents start the ranks again" if plan.options.rounds else restarts
         return (
             Option(program, f"torchrun of torch {plan.launcher_version}", "measured"),
             Option(("--nnodes", str(len(plan.nodes))), "one agent per node", "inventory"),
             Option(("--nproc-per-node", str(node.ranks)), f"ranks: {plan.np_reason}", plan.np_source),
             *rendezvous(plan, number),
             *([local] if len(plan.nodes) > 1 else []),
-            Option(("--max-restarts", "0"), restarts, "default"),
+            Option(("--max-restarts", most), restarts, source),
             Option(("--no-python", *node.wrapper), WRAPPER, "default"),
         )
 

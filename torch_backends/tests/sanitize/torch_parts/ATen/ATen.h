@@ -58,8 +58,30 @@ class Tensor {
   ScalarType type_ = kFloat;
 };
 
-inline Tensor from_blob(void* data, std::vector<int64_t> sizes, std::function<void(void*)> free, const TensorOptions& options) {
-  return {std::shared_ptr<void>(data, std::move(free)), sizes[0], options.dtype().type};
+class TensorMaker {
+ public:
+  TensorMaker(void* data, int64_t count) : data_(data), count_(count) {}
+  TensorMaker& deleter(std::function<void(void*)> free) {
+    free_ = std::move(free);
+    return *this;
+  }
+  TensorMaker& options(const TensorOptions& options) {
+    options_ = options;
+    return *this;
+  }
+  TensorMaker& resizeable_storage() { return *this; }
+  TensorMaker& allocator(void*) { return *this; }
+  Tensor make_tensor() { return {std::shared_ptr<void>(data_, std::move(free_)), count_, options_.dtype().type}; }
+
+ private:
+  void* data_;
+  int64_t count_;
+  std::function<void(void*)> free_;
+  TensorOptions options_;
+};
+
+inline TensorMaker for_blob(void* data, std::vector<int64_t> sizes) {
+  return {data, sizes[0]};
 }
 
 inline Tensor empty(std::vector<int64_t> sizes, const TensorOptions& options) {

@@ -1,0 +1,151 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The rounds of a job, seen from its head: torchrun's agents start the ranks again while it runs (restart_by=torchrun).
+
+The agents only start ranks. Whether they do is decided here, by the rule for all jobs that are started again
+(restarts.py): when a rank failed, or all have saved their work, the round is ended on all nodes, its result is kept,
+and either the next round begins everywhere, or the job ends as it would have without rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from . import reasons
+from .bounded_write import write_in_thread
+from .earlier_attempts import EARLIER_RESULT, LIST
+from .protocol import EndRound, NextRound
+from .reasons import OF_A_ROUND, EndReason, Reason
+from .records import NodeReport, Note, Result
+from .restarts import (
+    FIRST_PAUSE,
+    Ended,
+    ended_of,
+    goes_on,
+    kept_out,
+    kept_out_text,
+    not_again,
+    pause_before_next,
+)
+from .result import RC_BY_STATE, find_result
+
+if TYPE_CHECKING:
+    from .head_job import HeadJob
+
+ROUND_SECONDS = 120.0  # for the ranks of a round to start: the agents are there, and agree in some seconds
+
+
+class Rounds:
+    """The rounds of one job. Where none are wanted (`rounds` of its order), nothing ends a round, and all the job."""
+
+    def __init__(self, job: HeadJob) -> None:
+        self.job = job
+        self.rule = job.order.get("rounds")
+        self.ended: list[Ended] = []
+        self.saved: set[str] = set()  # hosts of which ranks have saved their work, in this round
+        self.closing: tuple[Reason, str] | None = None  # why the round is ending, and where that came from
+        self.reports: dict[str, NodeReport] = {}  # on the round that is ending, by host
+        self.next_at: float | None = None  # when the next one begins, by the monotonic clock
+        self.last: Result | None = None  # of the round before, until the ranks of this one have begun
+        self.listed = False  # whether the round that runs, or is ending, is one of `ended`
+        self.notes: list[Note] = []
+
+    def close(self, reason: Reason, host: str) -> bool:
+        """End the round; return False for what ends the job. `host`: where it happened; empty: on several nodes."""
+        if self.closing and reason.code in OF_A_ROUND:
+            return True  # what else fails meanwhile
+        last_one = self.rule is None or len(self.ended) >= self.rule["most"]
+        if last_one or self.job.ended or self.job.unplaced or reason.code not in OF_A_ROUND:
+            return False
+        self.closing, self.job.timeout_start = (reason, host), None
+        write_in_thread(lambda: self.job.node_job.job.claim_end(*reason, host))
+        self.job.send_to_all(EndRound(kind="end_round", reason=reason.code, detail=reason.detail))
+        return True
+
+    def note_done(self, host: str, saved: bool) -> bool:
+        """Note that a node's ranks are done; return whether that is all that is to be done about it."""
+        if self.rule is None or self.job.ended:
+            return False
+        if self.closing:
+            return True
+        self.saved |= {host} if saved else set()
+        if self.saved and self.job.unfinished <= {host}:
+            return self.close(reasons.all_done(self.saved), "")
+        return False
+
+    def take(self, report: NodeReport, host: str) -> None:
+        """Take what a node tells of the round that is over; with the last one, decide how it goes on."""
+        if not self.closing or self.job.ended:
+            return
+        self.reports[host] = report
+        if len(self.reports) > len(self.job.peers):
+            self.decide(*self.closing)
+
+    def decide(self, reason: Reason, host: str) -> None:
+        """Keep the result of the round, and have the next one begin, or end the job."""
+        job = self.job
+        result = self.result()
+        self.ended.append(ended_of(result["job_id"], result))
+        self.listed = True
+        again = self.rule is not None and goes_on(self.ended, self.rule)
+        kept = kept_out(self.ended) if again else []
+        if kept:
+            self.notes.append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
+        if kept or not again:
+            job.unfinished = job.hosts()  # guards wait for each other at the end of a job
+            job.end(reason, host)
+            return
+        write_in_thread(lambda: job.node_job.job.write(EARLIER_RESULT, result))
+        self.last = result
+        self.next_at = time.monotonic() + max(0.0, pause_before_next(self.ended) - FIRST_PAUSE)  # agents take as long
+
+    def result(self) -> Result:
+        """Return the result of the round that is over."""
+        job = self.job
+        others = {peer.name: self.reports[peer.name] for peer in job.peers}
+        node = job.node_job
+        seconds = time.monotonic() - job.started
+        return find_result(node.job, node.order, node.staging, node.output.metrics, others, seconds)
+
+    def tick(self) -> None:
+        """Begin the next round if it is time."""
+        if self.next_at is None or self.job.ended or time.monotonic() < self.next_at:
+            return
+        job, last = self.job, self.last
+        self.next_at = self.closing = None
+        self.reports, self.saved = {}, set()
+        if self.rule is None or last is None:
+            return
+        count = len(self.ended)
+        job.audience.send({"kind": "restarted", "state": last["state"], "restarts": count, "most": self.rule["most"]})
+        job.unplaced, job.unfinished = job.hosts(), job.hosts()
+        job.started = job.timeout_start = time.monotonic()
+        job.hangs.hear()
+        frame = NextRound(kind="next_round", restarts=count, after=last["state"])
+        for peer in job.peers:
+            peer.send(frame)
+        job.node_job.rounds.begin(frame)
+
+    def begun(self) -> None:
+        """Note that the ranks of a round have begun."""
+        self.last, self.listed = None, False
+
+    def conclude(self, result: Result, reason: Reason | None) -> Result:
+        """Return the result of the job, and write the list of its rounds. `result`: of the last round.
+
+        Where that never began it is that of the round before, with the `reason` for which the job was ended.
+        """
+        if not self.ended:
+            return result
+        found: Result = {**result, "notes": [*result["notes"], *self.notes]}
+        if self.last and reason:
+            found["notes"].append(not_again(reason.detail))
+            if reason.code == EndReason.CANCELLED:
+                found = {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
+        elif not self.listed:
+            self.ended.append(ended_of(result["job_id"], result))
+        write_in_thread(lambda: self.job.node_job.job.write(LIST, {"attempts": self.ended}))
+        return found

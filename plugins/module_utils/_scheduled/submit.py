@@ -1,0 +1,99 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""On the head: starts srun, hands it what the controller sends, and takes the job back when the controller is silent.
+
+A job that still waits in Slurm's queue has no node of ours that could notice. srun itself does not notice either: one
+whose input has ended waits on, and runs. This file is sent as it is and imports nothing of ours.
+Arguments: the lease and the time that ranks have to end, in seconds, the command that cancels the job as JSON, and the
+command line of srun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+NO_PROGRAM = 127  # exit status: srun is not there, as shells say it
+OTHER = 254  # in place of 255, which is ssh's own: srun has it for an option that it does not know
+TICK_SECONDS = 0.5
+CANCEL_SECONDS = 60.0  # for Slurm to end a job that was cancelled
+BLOCK = 1 << 16
+
+
+def main() -> None:
+    """Exit with the status of srun."""
+    lease, patience, cancel, argv = float(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_given: None)  # who sends it closes our input too, or is silent from now on
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        srun = subprocess.Popen(argv, stdin=subprocess.PIPE, bufsize=0)
+    except OSError as error:
+        sys.stderr.write(f"{argv[0]} cannot be started: {error.strerror}\n")
+        os._exit(NO_PROGRAM)
+    left = follow(srun, lease)
+    if left is not None:
+        take_back(srun, cancel, 0.0 if left else patience)
+    os._exit(min(srun.returncode, OTHER) if srun.returncode >= 0 else 128 - srun.returncode)
+
+
+def follow(srun: subprocess.Popen[bytes], lease: float) -> int | None:
+    """Hand srun what comes until it has ended.
+
+    If the controller is gone before, return how many bytes srun has not read: a job that waits reads none, and all that
+    comes first is more than a pipe takes.
+    """
+    to_srun = srun.stdin.fileno() if srun.stdin else -1
+    os.set_blocking(to_srun, False)  # of a job that waits srun reads nothing
+    waiting, heard, closed = bytearray(), time.monotonic(), False
+    while srun.poll() is None:
+        if closed or time.monotonic() - heard > lease:
+            return len(waiting)
+        found, writable, _other = select.select([0], [to_srun] if waiting else [], [], TICK_SECONDS)
+        if found:
+            data = os.read(0, BLOCK)
+            waiting += data
+            heard, closed = time.monotonic(), not data
+        if writable:
+            try:
+                del waiting[: os.write(to_srun, waiting)]
+            except BlockingIOError:
+                continue
+            except OSError:  # it reads nothing any more
+                waiting.clear()
+    return None
+
+
+def take_back(srun: subprocess.Popen[bytes], cancel: list[str], patience: float) -> None:
+    """End the job: its nodes learn it by the end of their input. What is there after `patience` seconds Slurm ends."""
+    if srun.stdin:
+        srun.stdin.close()
+    try:
+        srun.wait(patience)
+        return
+    except subprocess.TimeoutExpired:
+        end(cancel)
+    try:
+        srun.wait(CANCEL_SECONDS)
+    except subprocess.TimeoutExpired:
+        srun.kill()
+        srun.wait()
+
+
+def end(cancel: list[str]) -> None:
+    """Run the command that cancels the job."""
+    try:
+        subprocess.run(cancel, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=CANCEL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+
+
+if __name__ == "__main__":
+    main()

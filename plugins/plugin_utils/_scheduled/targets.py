@@ -1,0 +1,36 @@
+# Copyright: (c) 2026, The torchfleet authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Where a job runs: on nodes of the inventory, or on nodes that a scheduler brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_choice
+
+from .pod_kinds import CHOICES
+from .pod_request import PARSERS as OF_PODS
+from .slurm_request import OPTIONS as OF_SLURM
+
+TARGETS = ("nodes", "kubernetes", "runai", "slurm")
+
+
+def parse_target(given: Mapping[str, object]) -> str:
+    """Return where the job runs. InputError for an option of other targets."""
+    if given.get("target") in CHOICES:
+        advice = f"this is a kind of job in pods: -e target=kubernetes -e pod_kind={given['target']}"
+        raise InputError("target", given["target"], advice)
+    target = parse_choice("target", given.get("target"), TARGETS) or "nodes"
+    for names, targets, advice in (
+        (("pods", *OF_PODS), ("kubernetes", "runai"), "it is for jobs in pods: add -e target=kubernetes"),
+        (OF_SLURM, ("slurm",), "it is for nodes that Slurm brings: add -e target=slurm"),
+    ):
+        lone = next((name for name in names if given.get(name) is not None), "")
+        if lone and target not in targets:
+            raise InputError(lone, given[lone], advice)
+    if target == "kubernetes" and given.get("pod_project") is not None:
+        raise InputError("pod_project", given["pod_project"], "it is for Run:ai: add -e target=runai")
+    return target

@@ -1,0 +1,162 @@
+"""A job on nodes of Slurm is followed: programs in place of srun say what it said, and what no entry of ours says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import lines_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_following
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_following import SlurmFollowing
+from tests.unit.test_slurm_site import Recorded, recorded
+
+ORDER: Any = {
+    "job_id": "demo",
+    "head": "node0",
+    "placement": [{"rank": rank, "local_rank": rank % 2, "host": f"node{rank // 2}"} for rank in range(4)],
+    "lease": 60.0,
+    "grace": None,
+}
+REPORT = {"records": {}, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
+PLACED, OVER = {"kind": "placed"}, {"kind": "over", "report": REPORT}
+LINE = {"kind": "line", "rank": 3, "stream": "stdout", "text": "loss 0.1", "skipped": 0}
+
+
+def here(number: int) -> dict[str, object]:
+    said = {"said": ["SLURM_NODEID"], "nic": "eth0", "rdma": [], "python": "python3", "node": f"n{number + 1}"}
+    return {"kind": "here", "number": number, **said}
+
+
+def said_by(number: int, *frames: dict[str, Any]) -> str:
+    """Return what srun --label prints of the frames of a node."""
+    lines: list[str] = []
+    for frame in frames:
+        lines += lines_of(frame, len(lines), 900)
+    return "".join(f"{number}: {line}\n" for line in lines)
+
+
+class Job(SlurmFollowing):
+    """A job that a program of the test stands for. `printed`: by its srun, which then runs `code`."""
+
+    def __init__(self, place: Path, printed: str, errors: str = "", code: str = "", name: str = "none") -> None:
+        self.shown: list[Any] = []
+        self.notes: list[str] = []
+        program = f"import os, sys, time\nos.write(1, {printed.encode()!r})\nos.write(2, {errors.encode()!r})\n{code}"
+        super().__init__(
+            Recorded(), f"torchfleet-{name}-0123456789ab", [sys.executable, "-c", program], b"parcel", ORDER, place,
+            60.0, self.shown.append, self.notes.append,
+        )  # fmt: skip
+
+    def ended(self) -> dict[str, Any]:
+        """Follow it to its end, and return why it ended."""
+        self.run(lambda: None, lambda: False)
+        return dict(self.end or {})
+
+
+def test_the_output_of_each_node_is_its_own(tmp_path: Path) -> None:
+    """What a node says of ranks of another one is not shown, and a line without a label is nobody's."""
+    false = {**LINE, "rank": 0, "text": "false"}
+    node0 = said_by(0, here(0), PLACED, OVER)
+    job = Job(tmp_path, node0 + "srun: noise\n9: x\n" + said_by(1, here(1), PLACED, LINE, false, OVER))
+    assert job.ended() == {}
+    assert [frame["text"] for frame in job.shown] == ["loss 0.1"] and set(job.reports) == {"node0", "node1"}
+    assert "node1: on n2, python3, NIC eth0" in job.notes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--partition=none",), "srun: error: invalid partition specified: none"),
+        (
+            ("--label", "/opt/none/python"),
+            "slurmstepd-n2: error: execve(): /opt/none/python: No such file or directory",
+        ),
+    ],
+)
+def test_a_job_that_slurm_refuses_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """What a node says counts before what srun says of that node's status."""
+    done = recorded("srun", *words)
+    found = Job(tmp_path, "", done["stderr"], f"sys.exit({done['status']})").ended()
+    assert (found["reason"], found["detail"]) == (EndReason.NOT_STARTED, said)
+
+
+@pytest.mark.parametrize(
+    ("printed", "why"),
+    [
+        (said_by(1, here(0)), "node1 is lost: its log cannot be trusted: it takes itself for node 0"),
+        ("1: @torchfleet 0 : [1]\n", "node1 is lost: its log cannot be trusted"),
+        ("1: @torchfleet 0 : " + "x" * 20_000 + "\n", "node1 is lost: its log cannot be trusted"),
+    ],
+)
+def test_a_node_that_says_what_no_entry_says_is_lost(tmp_path: Path, printed: str, why: str) -> None:
+    found = Job(tmp_path, said_by(0, here(0), OVER) + printed).ended()
+    assert (found["reason"], found["host"]) == (EndReason.LOST, "node1") and found["detail"].startswith(why)
+
+
+def test_srun_that_dies_loses_the_nodes_that_have_not_told_their_end(tmp_path: Path) -> None:
+    printed = said_by(0, here(0), PLACED, OVER) + said_by(1, here(1), PLACED)
+    found = Job(tmp_path, printed, "srun: error: Node failure on n2\n", "os.kill(os.getpid(), 9)").ended()
+    assert (found["reason"], found["host"]) == (EndReason.LOST, "node1")
+    assert found["detail"] == "node1 is lost: srun ended with status -9: srun: error: Node failure on n2"
+
+
+def test_a_silent_node_is_lost(tmp_path: Path) -> None:
+    job = Job(tmp_path, said_by(0, here(0), PLACED) + said_by(1, here(1), PLACED), code="time.sleep(600)")
+    while not all(job.heard.values()):
+        job.read()
+    assert job.reason_to_end() is None
+    job.heard["node1"] -= 60.0 + slurm_following.SILENT_BEATS + 1.0
+    found = job.reason_to_end()
+    assert found and found[0].code == EndReason.LOST and found[1] == "node1"
+    job.srun.kill()
+    job.close()
+
+
+def test_nodes_are_asked_to_end_by_their_input(tmp_path: Path) -> None:
+    """Their ranks have their time then. Signs of life have come before."""
+    code = "got = b''\nwhile not got.endswith(b'!'): got += os.read(0, 99)\nprint(repr(got), file=sys.stderr)"
+    job = Job(tmp_path, said_by(0, here(0), PLACED), code=code)
+    job.last_beat -= 60.0
+    while not job.heard["node0"] or job.waiting:
+        job.read()
+    job.last_beat -= 60.0
+    job.read()
+    job.end_job(slurm_following.reasons.timed_out(5.0))
+    while job.open:
+        job.read()
+    got = bytes(job.said).strip().removeprefix(b"b'").removesuffix(b"'")
+    assert got.startswith(b"parcel" + BEAT) and got.endswith(BEAT + END) and got.count(END) == 1
+    assert ("scancel", "--quiet") not in [words[:2] for words in job.slurm.asked]  # type: ignore[attr-defined]
+    job.close()
+
+
+@pytest.mark.parametrize(("name", "why"), [("three", "Slurm will not start it: PartitionNodeLimit: "), ("later", "")])
+def test_a_job_that_waits_for_what_never_comes_is_ended(tmp_path: Path, name: str, why: str) -> None:
+    """And one that waits for room goes on until its time is over."""
+    whole = {"three": "torchfleet-three-3333cccc3333", "later": "torchfleet-later-00ff00ff00ff"}[name]
+    job = Job(tmp_path, "", code="time.sleep(600)")
+    job.name, job.next_look, job.next_tell = whole, 0.0, 0.0
+    job.look()
+    found = job.reason_to_end()
+    if why:
+        assert found and found[0].code == EndReason.NOT_STARTED and found[0].detail.startswith(why)
+    else:
+        assert found is None and job.notes == ["job demo waits in Slurm's queue: PENDING, Resources"]
+        job.began -= 61.0
+        late = job.reason_to_end()
+        assert late and late[0].detail == "2 of 2 nodes did not start in 60 s: PENDING, Resources"
+        job.end_job(*late)
+        assert job.over() and ("scancel", "--quiet", number_of(whole)) in job.slurm.asked  # type: ignore[attr-defined]
+    job.srun.kill()
+    job.close()
+
+
+def number_of(name: str) -> str:
+    """Return the number of a job in what was recorded."""
+    rows = recorded("squeue", "--me")["stdout"].splitlines()
+    return str(next(row for row in rows if name in row).partition("|")[0])

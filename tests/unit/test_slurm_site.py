@@ -1,0 +1,334 @@
+"""A job on nodes that Slurm brings: what was asked for, srun's command line, what Slurm's programs say, who ends it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import slurm_entry
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LogReader, lines_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import NoPlace
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import InputLease, nodes_in
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import words_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm import Slurm, SlurmCode, SlurmError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_job import (
+    SUBMIT,
+    SlurmJob,
+    jobs_there,
+    on_slurm,
+    python_words,
+    take_away,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import parse_target
+
+# What the real programs said, on nodes of the lab.
+RECORDED = json.loads((Path(__file__).parent / "recorded" / "slurm" / "22.05.8.json").read_text())
+HEAD = Node(name="login", address="login.example.org", launcher_paths={"srun": ""}, interpreter="/usr/bin/python3")
+
+
+def recorded(*argv: str) -> dict[str, Any]:
+    """Return what a command line said that begins or ends with these words."""
+    found = [row for row in RECORDED if set(argv) <= set(row["argv"])]
+    assert found, argv
+    return dict(found[0])
+
+
+def made(tmp_path: Path, job_id: str = "demo", **given: Any) -> SlurmJob:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    script = str(tmp_path / "train.py")
+    given = {"target": "slurm", "workload": script, **given}
+    request = parse_request(given)
+    program = program_of(request, script, shipped=True, local=False)
+    job = Job(job_id, "/runs/demo", program, entry(), "0123456789ab", owner="alice@desk")
+    return on_slurm(given, request, HEAD, ("ssh", "--", "login.example.org"), "me")(job, folder_of(script))
+
+
+# --- what was asked for ---
+
+
+@pytest.mark.parametrize(
+    ("given", "nodes", "ranks", "cores"),
+    [
+        ({}, 1, 1, 1),
+        ({"slurm_nodes": 2, "ranks_per_node": 4}, 2, 4, 4),
+        ({"slurm_nodes": "2", "slurm_gpus": "8", "slurm_cpus": 64}, 2, 8, 64),
+        ({"np": 8, "ranks_per_node": 4}, 2, 4, 4),
+    ],
+)
+def test_how_many(tmp_path: Path, given: dict[str, Any], nodes: int, ranks: int, cores: int) -> None:
+    asked = made(tmp_path, **given).asked
+    assert (asked.nodes, asked.ranks, asked.cores) == (nodes, ranks, cores)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"slurm_nodes": 0}, "slurm_nodes: got 0"),
+        ({"np": 7, "slurm_nodes": 2}, "np: got 7; torchrun needs as many ranks in each of the nodes; .*-e np=6"),
+        ({"nodes": "n1"}, "nodes: .*-e slurm_nodes=2"),
+        ({"launcher": "srun"}, "launcher: got .srun.; there it is torchrun"),
+        ({"queue": True}, "queue: .*slurm_start_timeout"),
+        ({"detach": True}, "detach: .*tmux"),
+        ({"slurm_args": "-N3"}, "slurm_args: got .-N3.; the plan decides that: -e slurm_nodes=2"),
+        ({"slurm_args": "--output=x"}, "slurm_args: .*our code on the nodes needs it as it is"),
+        ({"slurm_args": "-p gpu"}, "slurm_args: got .gpu.; write each option and its value as one word"),
+        ({"python": "~/venv/bin/python"}, "python: .*whole path on the nodes"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why) as error:
+        made(tmp_path, **given)
+    assert "\n" not in str(error.value)
+
+
+def test_options_of_slurm_and_of_pods_are_refused_elsewhere() -> None:
+    for given, why in (
+        ({"slurm_nodes": 2}, "add -e target=slurm"),
+        ({"target": "kubernetes", "slurm_args": "-x"}, "add -e target=slurm"),
+        ({"target": "slurm", "pods": 2}, "add -e target=kubernetes"),
+    ):
+        with pytest.raises(InputError, match=why):
+            parse_target(given)
+    assert parse_target({"target": "slurm", "slurm_nodes": 2}) == "slurm"
+
+
+# --- the command line ---
+
+
+def test_one_srun_starts_our_entry_once_on_each_node(tmp_path: Path) -> None:
+    job = made(tmp_path, slurm_nodes=2, ranks_per_node=2, slurm_gpus=4, slurm_args="--partition=gpu --time=2:00:00")
+    words = list(words_of(job.options))
+    assert words[0] == "srun" and words[1] == "--job-name=torchfleet-demo-0123456789ab"
+    wanted = ["--comment=torchfleet alice@desk", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=2"]
+    wanted += ["--gpus-per-node=4", "--label", "--input=all", "--kill-on-bad-exit=0", "--wait=0", "--chdir=/"]
+    assert set(wanted) <= set(words) and {"--partition=gpu", "--time=2:00:00"} <= set(words)
+    assert all(option.reason for option in job.options)
+    text = "\n".join(job.lines)
+    assert "--partition=gpu" in text and "# slurm_args [user]" in text and "command on login, which starts" in text
+    assert job.argv[:3] == ["ssh", "--", "login.example.org"] and len(job.argv) == 4  # one word for the shell there
+    assert job.plan.master_addr == FIRST and 20_000 <= job.plan.master_port < 30_000
+
+
+def test_secrets_come_by_the_input_and_stand_on_no_command_line(tmp_path: Path) -> None:
+    job = made(tmp_path, job_env={"TOKEN": "hush-hush"}, secret_names=["TOKEN"])
+    assert "hush-hush" not in " ".join([*job.argv, *job.lines, json.dumps(job.order["nodes"])])
+    with zipfile.ZipFile(io.BytesIO(job.parcel[HEADER:])) as packed:
+        assert packed.read("files-secret/TOKEN") == b"hush-hush"
+        assert {"files/entry.py", "files/order.json", "files/runtime.zip"} <= set(packed.namelist())
+
+
+def test_a_line_is_one_that_slurm_does_not_tear() -> None:
+    """Its daemon sends 1,024 bytes of a line at most, and srun ends each piece as if it were a line."""
+    frame = {"kind": "output", "name": "ranks/0/stdout", "first": True, "cut": 0, "content": "A" * 100_000}
+    lines = list(lines_of(frame, 999_999_000, slurm_entry.PART_CHARACTERS))
+    assert len(lines) > 100 and max(map(len, lines)) < 1000
+    reader = LogReader()
+    reader.number = 999_998_999
+    assert [dict(found) for found in reader.take("".join(f"{line}\n" for line in lines).encode())] == [frame]
+
+
+# --- on a node ---
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-2]", ["n1", "n2"]),
+        ("gpu[001-003,007],login1", ["gpu001", "gpu002", "gpu003", "gpu007", "login1"]),
+        ("r[1-2]n[09-10]-x", ["r1n09-x", "r1n10-x", "r2n09-x", "r2n10-x"]),
+        ("", []),
+    ],
+)
+def test_a_list_of_nodes_is_read_as_slurm_writes_it(text: str, names: list[str]) -> None:
+    assert nodes_in(text) == names
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[a]", "n[1-999999999]", "n[1-400]x[1-400]", "n 1", "n[1-99999],m[1-9]"])
+def test_a_list_that_is_none_is_refused_at_once(text: str) -> None:
+    with pytest.raises(NoPlace):
+        nodes_in(text)
+
+
+def test_the_first_node_looks_for_its_nic_on_the_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own name it may know itself as 127.0.1.1 (Debian), and loopback carries nothing."""
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n[1-3]")
+    made = slurm_entry.SlurmEntry("/x/files", "/x")
+    assert made.peers(FIRST, 0, 3) == ("n1", "n2")
+    assert made.peers(FIRST, 2, 3) == ("n1", "n1")
+    with pytest.raises(NoPlace, match="has 3, and the plan 2"):
+        made.peers(FIRST, 0, 2)
+
+
+def test_the_lease_is_the_input() -> None:
+    asked: list[str] = []
+    out, into = os.pipe()
+    lease = InputLease(60.0, lambda: asked.append("end"), out)
+    assert not lease.is_over()
+    os.write(into, slurm_entry.BEAT)
+    assert not lease.is_over() and not asked
+    os.write(into, slurm_entry.END)
+    assert not lease.is_over() and asked == ["end"]
+    lease.seconds = -1.0  # a controller that is silent
+    assert lease.is_over()
+    lease.seconds = 60.0
+    os.close(into)
+    assert lease.is_over()
+    os.close(out)
+
+
+def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    home = tmp_path / "torchfleet-slurm-own"
+    old, new, other = (tmp_path / name for name in ("torchfleet-slurm-old", "torchfleet-slurm-new", "torchfleet-abc"))
+    for folder in (home, old, new, other):
+        folder.mkdir()
+        os.utime(folder, (time.time(), time.time() - (10 if folder == new else 5000)))
+    (tmp_path / "torchfleet-slurm-link").symlink_to(other)
+    slurm_entry.sweep(str(home))
+    assert [folder.exists() for folder in (home, old, new, other)] == [True, False, True, True]
+
+
+# --- what Slurm's programs say ---
+
+
+class Recorded(Slurm):
+    """A head whose programs say what was recorded, and that notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__("login")
+        self.asked: list[tuple[str, ...]] = []
+        self.gone = False
+
+    def run(self, program: str, *words: str) -> str:
+        self.asked.append((program, *words))
+        if program == "scancel":
+            self.gone = True
+        text = str(recorded("squeue", "--me")["stdout"])
+        named = [word.partition("=")[2] for word in words if word.startswith("--name=")]
+        return "" if self.gone else "".join(f"{row}\n" for row in text.splitlines() if not named or named[0] in row)
+
+
+def test_jobs_of_ours_are_told_by_name_and_comment() -> None:
+    rows = {row.number: row for row in Recorded().jobs("--me")}
+    assert [(row.state, row.reason) for row in rows.values()][-1] == ("RUNNING", "")
+    by_id = {row.job_id: row for row in rows.values() if row.job_id}
+    assert set(by_id) == {"demo", "later", "three"}  # without our comment, or our name, a job is of others
+    assert by_id["later"].owner == "bob|ops@desk" and by_id["three"].reason == "PartitionNodeLimit"
+
+
+@pytest.mark.parametrize("line", ["", "x", "1|RUNNING", "1;2|R|r|n|c", "12345678901234567890|R|r|n|c", "-1|R|r|n|c"])
+def test_a_line_that_is_no_row_is_none(line: str) -> None:
+    assert slurm.row_of(line) is None
+
+
+def test_what_a_row_has_is_bounded() -> None:
+    row = slurm.row_of("7|\x1b[2J|a b|" + "n" * 9000 + "|c")
+    assert row is None or (row.state, row.reason) == ("", "")
+
+
+def test_clean_ends_the_named_job_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_job
+
+    monkeypatch.setattr(slurm_job, "owner", lambda: "alice@desk")
+    head = Recorded()
+    assert jobs_there(head, "") == ([], ["three", "demo"])
+    taken, going = jobs_there(head, "demo")
+    assert [row.job_id for row in taken] == ["demo"] and going == []
+    with pytest.raises(InputError, match=r"job_id: got .old.; Slurm has no such job of yours"):
+        jobs_there(head, "old")  # of another kind: clean.yml of the nodes ends it
+    assert take_away(head, taken[0].name) == []
+    numbers = recorded("squeue", "--name=torchfleet-demo-0123456789ab")["stdout"].split("|")[0]
+    assert ("scancel", "--quiet", numbers) in head.asked
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--partition=none",), "srun: error: invalid partition specified: none"),
+        (("--bogus",), "srun: unrecognized option '--bogus'"),
+        (("--mem=900G",), "srun: error: Memory specification can not be satisfied"),
+    ],
+)
+def test_the_first_error_line_of_srun_is_told(words: tuple[str, ...], said: str) -> None:
+    assert slurm.first_line(recorded("srun", *words)["stderr"].encode()) == said
+
+
+def test_a_head_without_slurm_is_said_to_be_none() -> None:
+    with pytest.raises(SlurmError, match=r"target: got .slurm.; no squeue on here .*torchfleet_srun") as error:
+        Slurm("here", srun="/opt/none/srun").jobs()
+    assert error.value.code == SlurmCode.NO_PROGRAM.value
+
+
+# --- above srun, on the head ---
+
+
+class Above:
+    """The program that starts srun, with another program in its place."""
+
+    def __init__(self, tmp_path: Path, code: str, lease: float = 60.0, patience: float = 60.0) -> None:
+        self.cancelled = tmp_path / "cancelled"
+        cancel = json.dumps(["touch", str(self.cancelled)])
+        words = python_words(sys.executable, SUBMIT.read_text())
+        argv = [*words, str(lease), str(patience), cancel, sys.executable, "-c", code]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def put(self, data: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+
+READS = "import sys; print(len(sys.stdin.buffer.read(300_000)), flush=True); sys.exit(3)"
+# A job in the queue: srun reads nothing, and ends when the job is cancelled.
+WAITS = "import os, sys, time\nwhile not os.path.exists({!r}): time.sleep(0.05)"
+
+
+def test_what_the_controller_sends_comes_to_srun(tmp_path: Path) -> None:
+    above = Above(tmp_path, READS)
+    above.put(b"x" * 300_000)
+    out = above.process.stdout.read() if above.process.stdout else b""
+    above.process.wait()
+    assert (out, above.process.returncode, above.cancelled.exists()) == (b"300000\n", 3, False)
+
+
+@pytest.mark.parametrize("gone", ["closed", "silent"])
+def test_a_job_in_the_queue_is_cancelled_when_the_controller_is_gone(tmp_path: Path, gone: str) -> None:
+    above = Above(tmp_path, WAITS.format(str(tmp_path / "cancelled")), lease=60.0 if gone == "closed" else 0.5)
+    above.put(b"x" * 300_000)
+    if gone == "closed" and above.process.stdin:
+        above.process.stdin.close()
+    assert above.process.wait() == 0 and above.cancelled.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("import sys; sys.exit(255)", 254), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
+def test_the_status_of_srun_is_not_taken_for_that_of_ssh(tmp_path: Path, code: str, status: int) -> None:
+    assert Above(tmp_path, code).process.wait() == status
+
+
+def test_a_head_without_srun(tmp_path: Path) -> None:
+    words = python_words(sys.executable, SUBMIT.read_text())
+    done = subprocess.run([*words, "1", "1", "[]", "/opt/none/srun"], capture_output=True, text=True, check=False)
+    assert done.returncode == slurm.NO_PROGRAM
+    assert re.fullmatch(r"/opt/none/srun cannot be started: .*\n", done.stderr)
