@@ -38,7 +38,7 @@ environment and closed descriptors. A cell is in order if
   state D, 5 after the end of `job_timeout`, always with 1 second more for a busy machine. They are counted from outside
   the nodes, by the job's mark in their environment or, for daemons, on their command line;
 - the bystanders live: on n1 and n2 a process of the same user that looks like a rank, and another job of that user, in
-  another home, with its own supervisor, guard, launcher and ranks, and under `srun` two Slurm jobs of that user;
+  another home, with its own supervisor, guard, launcher and ranks; under Slurm also two Slurm jobs;
 - state, exit status, host and rank of the first failure, and the [cause](causes.md), are the true ones;
 - what ranks had flushed is home, line by line and in order (but after a power cut and on a full disk, where only the
   order is);
@@ -51,8 +51,8 @@ make faults FAULTS='--row cut-n2 power-n1 --launcher mpich --again'
 make faults FAULTS='--list'                               # --red: those that were wrong; --keep: the nodes stay
 ```
 
-Under `srun` the daemon on a node is its `slurmstepd`. Those nodes have Slurm 22.05, one user and one home, for it wants
-that; the nodes of the other launchers differ in both.
+Under `srun` and `sbatch` the daemon on a node is its `slurmstepd`. Those nodes have Slurm 22.05, and one user and one
+home, for it wants that; the nodes of the other launchers differ in both.
 
 A tenth of it is in `make test` (`tests/lab/test_across_faults.py`). How jobs end, in words: [how a job
 ends](how-a-job-ends.md).

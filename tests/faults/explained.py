@@ -8,8 +8,6 @@ from collections.abc import Mapping
 EXPLAINED: Mapping[str, str] = {}
 
 NOT_HERE: Mapping[str, str] = {
-    "`sbatch`": "it starts the same `srun` from a batch file; parts of its jobs are killed in"
-    " `tests/lab/test_across.py` and `tests/lab/test_head_only.py`",
     "F24 cleaned environment, closed descriptors": "in every cell: the daemon of each rank has neither",
     "F36 ranks that are gone at once": "in every cell: the next job's ranks leave at once",
     "F38 a neighbour, a second job": "in every cell: the bystanders",

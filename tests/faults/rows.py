@@ -18,7 +18,7 @@ from tests.faults.bed import PROGRAM
 from tests.faults.deeds import Deed, all_of, nothing, signal_part, tell, to_node, wait
 
 OWN = ("openmpi", "torchrun", "mpich", "intelmpi")  # whose daemons are the job's
-SLURM = ("srun",)  # whose daemons are the site's
+SLURM = ("srun", "sbatch")  # whose daemons are the site's
 LAUNCHERS = (*OWN, *SLURM)
 MPIS = ("openmpi", "mpich", "intelmpi")
 ANY = -1  # rank: whichever

@@ -34,8 +34,10 @@ class SlurmBed(Bed):
 
     def submit(self, node: str) -> None:
         """Start the Slurm job of a node that must live: one core."""
-        asked = ["--uid=fleet", "--gid=fleet", "--chdir=/", "--output=/dev/null", "--ntasks=1", f"--nodelist={node}"]
-        self.lab.root("n1", "sbatch", *asked, f"--job-name={BESIDE}-{node}", "--wrap", "exec sleep 1000000")
+        asked = ["--uid=fleet", "--gid=fleet", "--chdir=/", "--output=/dev/null", "--ntasks=1", "--no-requeue"]
+        self.lab.root(
+            "n1", "sbatch", *asked, f"--nodelist={node}", f"--job-name={BESIDE}-{node}", "--wrap", "exec sleep 1000000"
+        )
         wait_until(lambda: self.beside_in_slurm(node))
 
     def bystanders(self) -> dict[str, list[int]]:

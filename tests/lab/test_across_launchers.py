@@ -154,7 +154,7 @@ def test_a_job_that_waits_in_the_queue_is_cancelled(cluster: Cluster, slurm_node
     assert job.result["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("launcher", ["sbatch"])  # srun's is a cell of the fault matrix
+@pytest.mark.parametrize("launcher", ["sbatch"])
 def test_somebody_cancels_a_job_in_slurm(launching: Cluster, launcher: str) -> None:
     """No rank is blamed, though all die of Slurm's SIGTERM at once."""
     job = launching.start(workload=str(SCRIPTS / "sleeper.py"), np=4, nodes="n1,n2", launcher=launcher)

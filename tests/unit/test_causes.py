@@ -278,7 +278,8 @@ def result(*rows: tuple[str, int, int | None], state: str = "failed", blamed: in
         for rank, (how, rc, number) in enumerate(rows)
     ]
     failure = {"rank": blamed, "host": f"n{blamed or 0}", "cause": "exit status 1", "message": "x", "log": "/r/log"}
-    return {"job_id": "j", "state": state, "ranks": ranks, "metrics": {}, "notes": [], "first_failure": failure}
+    told = {"job_id": "j", "state": state, "launcher": {"name": "openmpi"}, "placement": ranks, "ranks": ranks}
+    return {**told, "metrics": {}, "notes": [], "first_failure": failure}
 
 
 @pytest.fixture
@@ -307,6 +308,15 @@ def test_the_launcher_may_know_more_than_a_signal(run_dir: Path) -> None:
     (run_dir / "launcher.n0.out").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n")
     cause = causes.cause_of(killed, run_dir)
     assert cause and (cause["id"], cause["rank"]) == ("slurm-memory", None)
+
+
+def test_the_batch_file_of_slurm_says_why_on_whichever_node_it_ran(run_dir: Path) -> None:
+    ended = result(("ended", 137, 9), ("ended", 137, 9))
+    line = "slurmstepd-n1: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-27T12:23:36 DUE TO TIME LIMIT ***\n"
+    (run_dir / "launcher.n1.out").write_text(line)
+    for name, cause in (("sbatch", "slurm-time"), ("srun", None)):
+        found = causes.cause_of({**ended, "launcher": {"name": name}}, run_dir)
+        assert (found and found["id"]) == cause
 
 
 @pytest.mark.parametrize("code", [code for code in reasons.RankError if code])

@@ -33,5 +33,5 @@ def test_each_cell_that_is_wrong_is_explained_and_no_other() -> None:
 def test_a_cell_that_is_wrong_is_seen_on_the_page() -> None:
     outcome = {"gone": None, "wrong": [["left", "17 python"]], "following": None}
     text = fault_matrix.page({"mpich exit": outcome})
-    assert "| not played | not played | **left** (1) | not played | not played |\n" in text
+    assert "| not played | not played | **left** (1) | not played | not played | not played |\n" in text
     assert "1. not explained yet: left: 17 python\n" in text

@@ -123,11 +123,15 @@ def test_what_was_noted_goes_when_nobody_looks_after_the_job(tmp_path: Path, req
 
 
 @pytest.mark.parametrize(
-    ("launcher", "error", "found"),
-    [("srun", "wrapper_died", True), ("srun", "", False), ("openmpi", "wrapper_died", False)],
+    ("launcher", "lives", "found"), [("srun", False, True), ("srun", True, False), ("openmpi", False, False)]
 )
 def test_what_was_noted_is_found_when_the_wrapper_is_killed_that_slurm_started(
-    tmp_path: Path, request: pytest.FixtureRequest, launcher: str, error: str, found: bool
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    sleeper: subprocess.Popen[bytes],
+    launcher: str,
+    lives: bool,
+    found: bool,
 ) -> None:
     """Nothing of ours is above it then. Other wrappers are below the guard, and so are their daemons."""
     job = JobDir(str(tmp_path / "job"))
@@ -136,9 +140,9 @@ def test_what_was_noted_is_found_when_the_wrapper_is_killed_that_slurm_started(
     process = processes.read(request.getfixturevalue("daemon"))
     assert process
     noted_processes.note(job, [process])
-    record = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1 << 22, "cpus": [0], "started": 1.0}
-    over = {"rc": 1, "ended": 2.0, "finished": False, "error": error, "error_code": error}
-    job.write("ranks/0/record.json", {**record, **over})
+    wrapper = sleeper.pid if lives else 1 << 22
+    record = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": wrapper, "cpus": [0], "started": 1.0}
+    job.write("ranks/0/record.json", record)
     seen = snapshot_of(job, {"ranks": [0], "launcher": {"name": launcher}}, (), ())
     assert (process.pid in [row.pid for row in seen.foreign]) == found
 

@@ -16,7 +16,6 @@ from .job_directory import JobDir
 from .launchers import is_started_elsewhere
 from .orders import Order
 from .processes import Children, Process
-from .reasons import RankError
 from .records import RankRecord
 
 
@@ -51,7 +50,7 @@ def snapshot_of(job: JobDir, order: Order, excluded: Collection[int], launchers:
     records = [record for rank in order["ranks"] for record in [job.record(rank)] if record]
     children = processes_module.by_parent()
     found = found_below(job, order, os.getpid(), children)
-    if is_started_elsewhere(order) and any(row.get("error_code") == RankError.WRAPPER_DIED for row in records):
+    if is_started_elsewhere(order) and any(row["wrapper_pid"] not in found for row in records):
         found = {**found, **orphans_of(job, children)}
     for pid in excluded:
         found.pop(pid, None)
@@ -61,7 +60,10 @@ def snapshot_of(job: JobDir, order: Order, excluded: Collection[int], launchers:
 
 
 def orphans_of(job: JobDir, children: Children) -> dict[int, Process]:
-    """Return by pid what has lost the wrapper that it was below, as far as it was noted: a daemon has no mark."""
+    """Return by pid what has lost the wrapper that it was below, as far as it was noted: a daemon has no mark.
+
+    Slurm kills wrappers too, also one that is about to end what its program has left.
+    """
     tops = noted_processes.noted(job)
     return {process.pid: process for top in tops for process in (top, *processes_module.descendants(top.pid, children))}
 

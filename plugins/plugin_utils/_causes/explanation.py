@@ -139,13 +139,18 @@ def candidates(result: Result, run_dir: Path, entries: Sequence[Entry]) -> Itera
         ended = how_ended(row, run_dir)
         match = by_code(entries, ended.code) or in_streams(entries, ended, row, run_dir)
         yield from [Found(match, row["rank"], row["host"])] if match else []
-    match = by_launcher(entries, tail(run_dir / "launcher.out")) or by_launcher(
-        entries, tail(run_dir / f"launcher.{host}.out")
-    )
+    said = (by_launcher(entries, tail(run_dir / name)) for name in launcher_files(result, host))
+    match = next(filter(None, said), None)
     yield from [Found(match, None, host)] if match else []
     for row in rows[:1]:
         match = by_signal(entries, how_ended(row, run_dir))
         yield from [Found(match, row["rank"], row["host"])] if match else []
+
+
+def launcher_files(result: Result, host: str) -> list[str]:
+    """Return where launchers' output may say why: the head's, the blamed node's; a batch file of Slurm runs on any."""
+    others = dict.fromkeys(row["host"] for row in result["placement"]) if result["launcher"]["name"] == "sbatch" else ()
+    return ["launcher.out", *[f"launcher.{name}.out" for name in dict.fromkeys([host, *others])]]
 
 
 def failed_ranks(result: Result) -> list[ResultRank]:

@@ -109,7 +109,8 @@ class Sbatch(Srun):
         srun = plan.launcher_path.rpartition("/")[0] + "/srun"
         asked = "".join(f"#SBATCH {shlex.join(option.words)}\n" for option in self.resource_options(plan))
         place = shlex.quote(f"{directory}/launcher.out".replace("%", "%%"))  # % begins what Slurm replaces
-        output = f"#SBATCH --output={place}\n#SBATCH --open-mode=append\n#SBATCH --chdir=/\n"
+        # Slurm starts the job of a lost node again by itself, which is over for us (sbatch(1), --requeue).
+        output = f"#SBATCH --output={place}\n#SBATCH --open-mode=append\n#SBATCH --chdir=/\n#SBATCH --no-requeue\n"
         again = words_of((*self.resource_options(plan), *self.ranks(plan)))
         return f"#!/bin/sh\n{asked}{output}{written}exec {shlex.join((srun, *again))}\n"
 
