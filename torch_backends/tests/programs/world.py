@@ -26,8 +26,8 @@ import torch.distributed as dist
 
 from torch_backends.tests.programs.registry import PROGRAMS, Found
 
-HANGS = 200  # seconds of one world, after which its ranks tell where they are, and end
-TIMEOUT = datetime.timedelta(seconds=60)  # of a collective
+HANGS = 600  # seconds of one world, after which its ranks tell where they are, and end
+TIMEOUT = datetime.timedelta(seconds=300)  # of a collective: another rank may compile meanwhile
 MODULES = ["exchanges", "pipelines", "replicas", "sharded", "tensors"]  # who imports them has their programs
 Told = dict[str, tuple[Found | str, float]]  # of each program what it came to, or what went wrong, and its tolerance
 
