@@ -180,7 +180,7 @@ def test_the_controller_is_killed_and_nobody_comes(pods: Pods) -> None:
         ({"python": "/usr/bin/python3"}, "No module named torch|torch"),
         ({"pod_volumes": "nothing:/nothing", "pod_start_timeout": 15}, 'persistentvolumeclaim "nothing" not found'),
         ({"pod_security": "restricted"}, "runAsNonRoot and image will run as root"),
-        ({"pod_context": "other"}, "not found for specified context: other"),
+        ({"pod_context": "other"}, 'context "other" does not exist'),
         ({"pod_namespace": "nowhere"}, 'namespaces "nowhere" not found'),
     ],
 )

@@ -153,7 +153,7 @@ def as_user(pods: Pods, role: str) -> Iterator[None]:
 def test_a_job_that_is_written_runs_without_us(pods: Pods) -> None:
     """Its pods say in their logs what their ranks did, to people; clean.yml takes it away when it is over."""
     path = pods.place / "job.json"
-    status, said = pods.train("written", *PI, "-e", f"pod_manifest={path}")
+    status, said = pods.train("written", *PI, "-e", "pod_kind=jobs", "-e", f"pod_manifest={path}")
     assert status == 0 and pods.left() == "", said
     (line,) = [line for line in said.splitlines() if "kubectl create -f" in line]
     done = subprocess.run(line.split(), env=pods.environment, capture_output=True, text=True, check=False)

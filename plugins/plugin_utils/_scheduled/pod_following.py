@@ -42,7 +42,7 @@ HOPELESS = (
 )
 PULLS = ("ErrImagePull", "ImagePullBackOff")  # may pass: a registry that does not answer for a moment
 PULL_SECONDS = 20.0  # that an image may not come
-KILLED_SECONDS = 5.0  # for the cluster to say how a container ended in which a rank was killed
+KILLED_SECONDS = 15.0  # for the cluster, which may be busy, to say how a container ended in which a rank was killed
 
 
 @dataclass
