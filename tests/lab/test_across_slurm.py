@@ -51,9 +51,9 @@ def site(four_nodes: Cluster, slurm_nodes: None) -> Iterator[Cluster]:
     four_nodes.wait_for_sshd("n2")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def bystander(site: Cluster) -> Iterator[None]:
-    """A job of the same user, with a name like ours: it must live."""
+    """A job of the same user, with a name like ours, on a core of each node: it must live."""
     words = "exec srun --nodes=2 --cpus-per-task=1 --job-name=torchfleet-other-0123456789ab sleep 1000"
     process = subprocess.Popen(site.lab.ssh_argv("n1", words), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: "torchfleet-other" in running(site), 30, lambda: slurm.queue(site.lab, "n1"))
@@ -84,7 +84,7 @@ def nothing_is_left(site: Cluster, job: Job) -> None:
 
 
 def test_two_nodes_of_a_site_train_without_any_login_to_them(site: Cluster) -> None:
-    job = site.train(**SITE, workload="pi", slurm_args="--time=10 --nodelist=n1,n2")
+    job = site.train(**{**SITE, "slurm_cpus": 2}, workload="pi", slurm_args="--time=10 --nodelist=n1,n2")
     assert [(row["host"], row["state"]) for row in job.result["ranks"]] == [
         *[("node0", "succeeded")] * 2,
         *[("node1", "succeeded")] * 2,
@@ -95,6 +95,7 @@ def test_two_nodes_of_a_site_train_without_any_login_to_them(site: Cluster) -> N
     nothing_is_left(site, job)
 
 
+@pytest.mark.usefixtures("bystander")
 def test_a_rank_that_fails_ends_the_job_and_is_blamed(site: Cluster) -> None:
     job = site.play(**SITE, workload=str(SCRIPTS / "fail.py"), workload_args=["2", "3"])
     assert job.process.returncode != 0 and job.result["state"] == "failed"
@@ -103,6 +104,7 @@ def test_a_rank_that_fails_ends_the_job_and_is_blamed(site: Cluster) -> None:
     nothing_is_left(site, job)
 
 
+@pytest.mark.usefixtures("bystander")
 @pytest.mark.parametrize(("ending", "state"), [("Ctrl-C", "cancelled"), ("controller", ""), ("clean.yml", "lost")])
 def test_a_job_that_is_ended_leaves_nothing(site: Cluster, ending: str, state: str) -> None:
     """A controller that is killed leaves its result to nobody: the job ends by its lease."""
@@ -121,6 +123,7 @@ def test_a_job_that_is_ended_leaves_nothing(site: Cluster, ending: str, state: s
         assert job.result["state"] == state
 
 
+@pytest.mark.usefixtures("bystander")
 def test_a_job_that_waits_does_not_outlive_its_controller(site: Cluster) -> None:
     """Nothing of it runs yet that could notice: the program above srun takes it out of the queue."""
     job = site.start(**{**SITE, "slurm_cpus": 2}, workload=str(SCRIPTS / "sleeper.py"))
@@ -131,6 +134,7 @@ def test_a_job_that_waits_does_not_outlive_its_controller(site: Cluster) -> None
     nothing_is_left(site, job)
 
 
+@pytest.mark.usefixtures("bystander")
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -81,8 +81,12 @@ def test_the_output_of_each_node_is_its_own(tmp_path: Path) -> None:
 def test_a_job_that_slurm_refuses_says_why(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     """What a node says counts before what srun says of that node's status."""
     done = recorded("srun", *words)
-    found = Job(tmp_path, "", done["stderr"], f"sys.exit({done['status']})").ended()
+    job = Job(tmp_path, "", done["stderr"], f"sys.exit({done['status']})")
+    found = job.ended()
     assert (found["reason"], found["detail"]) == (EndReason.NOT_STARTED, said)
+    job.keep_said(tmp_path)
+    assert (tmp_path / "launcher.out").read_text() == done["stderr"]
+    assert (tmp_path / "launcher.out").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,7 @@ def test_a_silent_node_is_lost(tmp_path: Path) -> None:
     job.heard["node1"] -= 60.0 + slurm_following.SILENT_BEATS + 1.0
     found = job.reason_to_end()
     assert found and found[0].code == EndReason.LOST and found[1] == "node1"
+    assert job.seats["node1"].gone and not job.seats["node0"].gone
     job.srun.kill()
     job.close()
 

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import slurm_entry
-from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LogReader, lines_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import NoPlace
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import InputLease, nodes_in
@@ -34,10 +35,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slur
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_job import (
     SUBMIT,
     SlurmJob,
+    entry_words,
     jobs_there,
     on_slurm,
+    parcel_of,
     python_words,
     take_away,
+    too_old,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import parse_target
 
@@ -197,6 +201,20 @@ def test_the_lease_is_the_input() -> None:
     os.close(out)
 
 
+@pytest.mark.parametrize("trouble", ["directory", "input"])
+def test_an_entry_that_cannot_begin_tells_the_controller(tmp_path: Path, trouble: str) -> None:
+    """The other nodes would wait for it, and srun goes on."""
+    home = tmp_path / "home"
+    if trouble == "directory":
+        home.mkdir()
+    data = parcel_of({}, {}) if trouble == "directory" else b"000000000003abc"
+    argv = [*entry_words(sys.executable), str(home), "version"]
+    done = subprocess.run(argv, input=data, capture_output=True, check=False)
+    (frame,) = LogReader().take(done.stdout)
+    assert done.returncode == REFUSED and frame["kind"] == "ending" and frame["reason"] == EndReason.NOT_STARTED
+    assert f"our files cannot be laid into {home}: " in frame["detail"]
+
+
 def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
     home = tmp_path / "torchfleet-slurm-own"
     old, new, other = (tmp_path / name for name in ("torchfleet-slurm-old", "torchfleet-slurm-new", "torchfleet-abc"))
@@ -325,6 +343,16 @@ def test_a_job_in_the_queue_is_cancelled_when_the_controller_is_gone(tmp_path: P
 )
 def test_the_status_of_srun_is_not_taken_for_that_of_ssh(tmp_path: Path, code: str, status: int) -> None:
     assert Above(tmp_path, code).process.wait() == status
+
+
+def test_a_python_that_is_too_old_on_the_head_says_so() -> None:
+    """It could not read the program: so it is asked before."""
+    words = python_words(sys.executable, "this is no program", too_old("login"))
+    done = subprocess.run(
+        [*words[:-1], words[-1].replace("(3,8)", "(9,9)")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, too_old("login") + "\n")
+    assert "ansible_python_interpreter" in done.stderr
 
 
 def test_a_head_without_srun(tmp_path: Path) -> None:

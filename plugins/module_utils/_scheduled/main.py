@@ -27,5 +27,6 @@ def main() -> None:
         status = SlurmEntry(source, home).run() if form == [FORM] else Entry(source, home, *form).run()
     except (NoPlace, OSError, ValueError) as error:
         sys.stderr.write(f"torchfleet: {error}\n")
+        sys.stderr.flush()  # Python 3.8 keeps it back
         status = REFUSED
     os._exit(status)

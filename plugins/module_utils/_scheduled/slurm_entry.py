@@ -67,10 +67,17 @@ class SlurmEntry(Entry):
     part_characters = PART_CHARACTERS
 
     def run(self) -> int:
-        """Return the exit status, and leave nothing on the node."""
+        """Return the exit status, and leave nothing on the node. NoPlace, OSError, ValueError: nothing was started.
+
+        The other nodes would wait for this one: so the controller is told.
+        """
         sweep(self.home)
         try:
             return super().run()
+        except (NoPlace, OSError, ValueError) as error:
+            reason = reasons.never_started(error)
+            self.say("ending", reason=reason.code, detail=reason.detail)
+            raise
         finally:
             shutil.rmtree(self.home, ignore_errors=True)
 

@@ -37,6 +37,7 @@ def main() -> None:
         srun = subprocess.Popen(argv, stdin=subprocess.PIPE, bufsize=0)
     except OSError as error:
         sys.stderr.write(f"{argv[0]} cannot be started: {error.strerror}\n")
+        sys.stderr.flush()  # Python 3.8 keeps it back
         os._exit(NO_PROGRAM)
     left = follow(srun, lease)
     if left is not None:

@@ -85,9 +85,9 @@ class Slurm:
     `ssh`: words that run a command on a head elsewhere; none if it is this machine. `name`: of the head.
     """
 
-    def __init__(self, name: str, ssh: Sequence[str] = (), srun: str = "") -> None:
-        """`srun`: its path on the head; empty: by its name. The others are beside it."""
-        self.name, self.ssh = name, tuple(ssh)
+    def __init__(self, name: str, ssh: Sequence[str] = (), srun: str = "", seconds: float = SECONDS) -> None:
+        """`srun`: its path on the head; empty: by its name. The others are beside it. `seconds` that one may take."""
+        self.name, self.ssh, self.seconds = name, tuple(ssh), seconds
         self.folder = srun.rpartition("/")[0]
 
     def program(self, name: str) -> str:
@@ -101,11 +101,11 @@ class Slurm:
     def run(self, program: str, *words: str) -> str:
         """Return what a program prints. SlurmError."""
         try:
-            done = bounded_program.run(self.words([self.program(program), *words]), b"", SECONDS, ANSWER_BYTES)
+            done = bounded_program.run(self.words([self.program(program), *words]), b"", self.seconds, ANSWER_BYTES)
         except OSError as error:
             raise self.missing(program, error.strerror or "") from None
         if done.exceeded:
-            how = f"gave no answer in {SECONDS:.0f} s" if done.exceeded == Exceeded.TIME else "printed without end"
+            how = f"gave no answer in {self.seconds:.0f} s" if done.exceeded == Exceeded.TIME else "printed without end"
             raise SlurmError(SlurmCode.NO_ANSWER, f"{program} on {self.name} {how}")
         said = first_line(done.stderr)
         if self.ssh and done.status == NOT_REACHED:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channe
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import launcher_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LINE_BYTES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 
@@ -75,11 +77,8 @@ class SlurmFollowing(Following[Seat]):
         self.waiting, self.last_beat = bytearray(parcel), time.monotonic()
         self.line, self.said = bytearray(), bytearray()
         self.row: Row | None = None  # as it was in the queue last
-        self.next_look, self.next_tell, self.told = (
-            time.monotonic() + FIRST_SECONDS,
-            time.monotonic() + TELL_SECONDS,
-            "",
-        )
+        self.next_look, self.next_tell = time.monotonic() + FIRST_SECONDS, time.monotonic() + TELL_SECONDS
+        self.told = ""  # why the job waits, as people were told
         pipe = subprocess.PIPE
         # A session of its own: Ctrl-C is for us, who end the job with its records.
         self.srun = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -96,8 +95,9 @@ class SlurmFollowing(Following[Seat]):
 
     def read(self) -> None:
         """Read what srun brings, and send what is to be sent."""
+        busy = bool(self.waiting) and bool(ready([self.input], READ_SECONDS, select.POLLOUT))
         self.send()
-        found = ready(self.open, READ_SECONDS)
+        found = ready(self.open, 0.0 if busy else READ_SECONDS)
         if not self.open:
             time.sleep(READ_SECONDS)
         for descriptor in found:
@@ -186,6 +186,7 @@ class SlurmFollowing(Following[Seat]):
         silence = self.order["lease"] + SILENT_BEATS
         for host, seat in self.seats.items():
             if self.heard[host] and not (seat.report or seat.gone) and now - self.heard[host] > silence:
+                seat.gone = True  # its end is not waited for
                 return reasons.silent(f"node {host}", silence), host
         if self.row and self.row.reason in HOPELESS and not self.started_anywhere:
             return reasons.never_started(f"Slurm will not start it: {self.row.reason}: {HOPELESS[self.row.reason]}"), ""
@@ -193,7 +194,8 @@ class SlurmFollowing(Following[Seat]):
 
     def not_started(self, missing: list[str]) -> Reason:
         """Return that nodes did not start in time, and why."""
-        return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, self.why())
+        why = "" if self.started_anywhere else self.why()
+        return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, why or self.last_error())
 
     def end_there(self) -> None:
         """Ask the entries to end the job: ranks have their time, and what they wrote comes home."""
@@ -217,6 +219,15 @@ class SlurmFollowing(Following[Seat]):
                     stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.srun.wait(2 * BEAT_SECONDS)
+
+    def keep_said(self, run_dir: Path) -> None:
+        """Write what srun said where people look for what a launcher said, unless the first node's own is there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        name = launcher_file(self.order["head"], self.order["head"])
+        with contextlib.suppress(FileExistsError):
+            if self.said:
+                with open(os.open(run_dir / name, flags, 0o600), "wb") as file:
+                    file.write(self.said)
 
 
 def after(text: str) -> str:

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER, pack, parcel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, REFUSED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import MARK
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import FORM, HOME
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
@@ -39,14 +41,14 @@ from .following import GRACE_SECONDS
 from .nodes_plan import Asked, plan_nodes, with_reasons
 from .outcome import keep, result_of
 from .pod_files import entry_files
-from .slurm import COMMENT, Row, Slurm, SlurmError
+from .slurm import COMMENT, SECONDS, Row, Slurm, SlurmError
 from .slurm_following import SlurmFollowing
 from .slurm_request import SlurmRequest, parse_slurm
 
 AGAIN = "ansible-playbook clean.yml -e target=slurm -e job_id="
 SUBMIT = Path(__file__).parents[2] / "module_utils" / "_scheduled" / "submit.py"
 MOST_BYTES = 16 << 20  # of our code, the script's folder and the order: srun sends it to the nodes in pieces of 1 KiB
-NAME_SECONDS = 60  # for the name of another node to be resolved
+NAME_SECONDS = 20  # for the name of another node to be resolved
 PORTS = range(20_000, 30_000)  # below those that Linux gives to connections (ip_local_port_range)
 LEFT_SECONDS = 90.0  # for Slurm to take a job off its nodes: KillWait and some more
 LOOK_SECONDS = 1.0
@@ -61,12 +63,15 @@ REASONS = {
 # The first thing that runs on a node: takes our files from the input, lays them into a directory of this job's own, and
 # becomes the first program of pods. What comes after the files is the controller's sign of life. Any Python reads it.
 CODE = """
-import os, sys
+import json, os, sys
 home, version = sys.argv[1:3]
-if sys.version_info < (3, 8):
-    sys.stderr.write("Python %d.%d is on %s, and 3.8 or newer is needed: -e python=/path/to/python3\\n"
-                     % (tuple(sys.version_info[:2]) + (os.environ.get("SLURMD_NODENAME"),)))
+def refuse(text):
+    frame = json.dumps({"kind": "ending", "reason": NOT_STARTED, "detail": text[:500]})
+    os.write(1, ("%s 0 : %s\\n" % (MARK, frame)).encode())
     sys.exit(REFUSED)
+if sys.version_info < (3, 8):
+    found = tuple(sys.version_info[:2])
+    refuse("Python %d.%d is there, and 3.8 or newer is needed: -e python=/path/to/python3" % found)
 import io, zipfile
 def take(size):
     data = bytearray()
@@ -78,9 +83,8 @@ try:
     data = take(int(take(HEADER)))
     os.mkdir(home)
     zipfile.ZipFile(io.BytesIO(data)).extractall(home)
-except (OSError, ValueError) as error:
-    sys.stderr.write("our files cannot be laid into %s: %s\\n" % (home, error))
-    sys.exit(REFUSED)
+except (OSError, ValueError, zipfile.error) as error:
+    refuse("our files cannot be laid into %s: %s" % (home, error))
 source = os.path.join(home, "files")
 entry = os.path.join(source, "entry.py")
 os.execv(sys.executable, [sys.executable, "-I", "-S", entry, source, home, version, FORM])
@@ -135,7 +139,7 @@ class SlurmJob:
         """Return what starts srun on the head, with our program above it."""
         patience = (self.plan.grace or 0) + 2 * GRACE_SECONDS
         cancel = json.dumps([self.slurm.program("scancel"), "--quiet", f"--name={self.name}"])
-        program = python_words(self.interpreter, SUBMIT.read_text())
+        program = python_words(self.interpreter, SUBMIT.read_text(), too_old(self.slurm.name))
         return self.slurm.words([*program, str(self.plan.lease), str(patience), cancel, *words_of(self.options)])
 
     def run(self, view: View, stop: StopWatch) -> tuple[Result, list[str]]:
@@ -153,6 +157,7 @@ class SlurmJob:
             view.close()
             left = take_away(self.slurm, self.name)
         outcome = result_of(order, following.reports, following.end, following.started)
+        following.keep_said(run_dir)
         keep(run_dir, outcome, following.reports)
         return outcome, left
 
@@ -184,7 +189,9 @@ def on_slurm(
 
     `given`: the options; `ssh`: words that run a command on the head, if it is elsewhere; `who` starts the job.
     """
-    asked, slurm = parse_slurm(given, request), Slurm(head.name, ssh, head.launcher_paths["srun"])
+    asked = parse_slurm(given, request)
+    # Nothing is written to the job while squeue is asked: that must not take the lease.
+    slurm = Slurm(head.name, ssh, head.launcher_paths["srun"], min(SECONDS, request.lease / 2))
 
     def make(job: Job, folder: Folder | None) -> SlurmJob:
         named = dataclasses.replace(request, job_id=job.job_id)
@@ -221,16 +228,36 @@ def name_of(plan: LaunchPlan) -> str:
     return f"torchfleet-{plan.job_id}-{plan.token}"
 
 
-def python_words(interpreter: str, code: str) -> list[str]:
-    """Return words that run a program of ours. One line without quotes or newlines: csh takes it too."""
+def python_words(interpreter: str, code: str, too_old: str = "") -> list[str]:
+    """Return words that run a program of ours, in one line: csh takes it too.
+
+    `too_old`: what an interpreter says that cannot read it; empty: the program says it itself.
+    """
     packed = base64.b64encode(code.encode()).decode()
-    return [interpreter, "-E", "-s", "-S", "-c", f"import base64;exec(base64.b64decode('{packed}'))"]
+    first = f"import sys;sys.version_info>=(3,8) or sys.exit({too_old!r});" if too_old else ""
+    return [interpreter, "-E", "-s", "-S", "-c", f"{first}import base64;exec(base64.b64decode('{packed}'))"]
+
+
+def too_old(head: str) -> str:
+    """Return what a Python says on the head that is older than 3.8."""
+    return f"Python 3.8 or newer is needed on {head}: set ansible_python_interpreter to its path there"
+
+
+def entry_words(python: str) -> list[str]:
+    """Return words that run our entry's first program. Two more follow: our home on the node, our version."""
+    names = {
+        "HEADER": HEADER,
+        "REFUSED": REFUSED,
+        "FORM": FORM,
+        "MARK": MARK,
+        "NOT_STARTED": EndReason.NOT_STARTED.value,
+    }
+    return python_words(python, "".join(f"{name} = {value!r}\n" for name, value in names.items()) + CODE)
 
 
 def srun_options(plan: LaunchPlan, asked: SlurmRequest, slurm: Slurm) -> tuple[Option, ...]:
     """Return srun's command line, each option with its reason."""
-    code = f"HEADER, REFUSED, FORM = {HEADER}, {REFUSED}, {FORM!r}\n{CODE}"
-    words = (*python_words(asked.python, code), plan.head.home, digest())
+    words = (*entry_words(asked.python), plan.head.home, digest())
     gpus = [Option((f"--gpus-per-node={asked.gpus}",), "slurm_gpus", "user")] if asked.gpus else []
     cores = "slurm_cpus" if asked.cpus else "a core for each rank: give slurm_cpus for more"
     entry = "our entry: our code and your script come by its input, what ranks say goes by its output"

@@ -4,14 +4,16 @@
     mpirun -n RANKS world.py mpi DIRECTORY WORLD     is one of the ranks
     world.py compare DIRECTORY                       prints as JSON of each world and program what differs from gloo
 
-WORLD: BACKEND-RANKS, such as shm-2, or BACKEND-RANKS:PROGRAM,PROGRAM for some programs instead of all. Each rank writes
-DIRECTORY/BACKEND-RANKS/<rank>.pt: of each program what it came to, or what went wrong.
+WORLD: BACKEND-RANKS, such as shm-2, or BACKEND-RANKS:PROGRAM,PROGRAM for some programs instead of all. `nodes-` stands
+before it where the ranks are as if on several nodes. Each rank writes DIRECTORY/BACKEND-RANKS/<rank>.pt: of each
+program what it came to, or what went wrong.
 """
 
 from __future__ import annotations
 
 import datetime
 import faulthandler
+import importlib
 import json
 import os
 import sys
@@ -22,12 +24,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from torch_backends.tests.programs import exchanges, pipelines, replicas, sharded, tensors
 from torch_backends.tests.programs.registry import PROGRAMS, Found
 
-HANGS = 200  # seconds of one world, after which its ranks tell where they are, and end
-TIMEOUT = datetime.timedelta(seconds=60)  # of a collective
-MODULES = [tensors, replicas, pipelines, sharded, exchanges]  # who imports them has their programs
+HANGS = 600  # seconds of one world, after which its ranks tell where they are, and end
+TIMEOUT = datetime.timedelta(seconds=300)  # of a collective: another rank may compile meanwhile
+MODULES = ["exchanges", "pipelines", "replicas", "sharded", "tensors"]  # who imports them has their programs
+Told = dict[str, tuple[Found | str, float]]  # of each program what it came to, or what went wrong, and its tolerance
 
 
 class World(NamedTuple):
@@ -42,7 +44,9 @@ class World(NamedTuple):
     def of(cls, word: str) -> World:
         name, _colon, programs = word.partition(":")
         backend, _dash, ranks = name.rpartition("-")
-        return cls(name, backend, int(ranks), programs.split(",") if programs else list(PROGRAMS))
+        return cls(
+            name, backend.removeprefix("nodes-"), int(ranks), programs.split(",") if programs else list(PROGRAMS)
+        )
 
 
 def run(world: World, directory: Path) -> int:
@@ -51,14 +55,14 @@ def run(world: World, directory: Path) -> int:
     torch.set_num_threads(1)
     place = directory / world.name
     place.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Found | str] = {}
+    told: Told = {}
     for name in world.programs:
         try:
-            told[name] = PROGRAMS[name].run()
+            told[name] = PROGRAMS[name].run(), PROGRAMS[name].tolerance
         except Exception:
-            told[name] = traceback.format_exc()
+            told[name] = traceback.format_exc(), 0
             torch.save(told, place / f"{dist.get_rank()}.pt")
-            sys.stderr.write(f"rank {dist.get_rank()}, {name}: {told[name]}")
+            sys.stderr.write(f"rank {dist.get_rank()}, {name}: {told[name][0]}")
             sys.stderr.flush()
             os._exit(1)  # from here on the ranks would wait for each other
     torch.save(told, place / f"{dist.get_rank()}.pt")
@@ -96,7 +100,7 @@ def start(world: World, directory: Path) -> bool:
 def wrong(found: Found | str, expected: Found | str, tolerance: float) -> str:
     """Return what differs between what a rank came to and what is expected, an empty text if nothing does."""
     if isinstance(found, str) or isinstance(expected, str):
-        return str(found)
+        return found if isinstance(found, str) else f"nothing to compare it with: {expected}"
     if found.keys() != expected.keys():
         return f"other results: {found.keys() ^ expected.keys()}"
     for name, tensor in found.items():
@@ -111,28 +115,33 @@ def wrong(found: Found | str, expected: Found | str, tolerance: float) -> str:
     return ""
 
 
+NEVER = ("it never ran", 0.0)
+
+
+def kept(place: Path) -> list[Told]:
+    """Return what each rank of a world wrote, nothing of a rank that wrote nothing."""
+    files = [place / f"{rank}.pt" for rank in range(World.of(place.name).ranks)]
+    return [torch.load(file) if file.exists() else {} for file in files]
+
+
 def compare(directory: Path) -> dict[str, dict[str, str]]:
     """Return what each program of each world came to that gloo, or shm for those of mpi, did not.
 
-    A sum of two numbers has the same bits in every order, and shm and mpi add in the same one.
+    A sum of two numbers has the same bits in every order, and shm and mpi add in the same one on one node.
     """
-    kept = {
-        path.name: [torch.load(path / f"{rank}.pt") for rank in range(int(path.name[-1]))]
-        for path in directory.iterdir()
-    }
+    worlds = {place.name: kept(place) for place in directory.iterdir()}
     found: dict[str, dict[str, str]] = {}
-    for world, ranks in kept.items():
+    for world, ranks in worlds.items():
         size = len(ranks)
         pairs = [] if world.startswith("gloo") else [(f"gloo-{size}", size == 2)]
-        pairs += [] if world.startswith(("gloo", "shm")) else [(f"shm-{size}", True)]
+        pairs += [] if world.startswith(("gloo", "shm", "nodes")) else [(f"shm-{size}", True)]
         for name in ranks[0]:
             told = [
                 f"rank {rank}, compared with {other}: {text}"
                 for other, is_exact in pairs
-                for rank in range(size)
-                for text in [
-                    wrong(ranks[rank][name], kept[other][rank][name], 0 if is_exact else PROGRAMS[name].tolerance)
-                ]
+                for rank, (mine, theirs) in enumerate(zip(ranks, worlds[other], strict=True))
+                for (came, _tolerance), (expected, tolerance) in [(mine.get(name, NEVER), theirs.get(name, NEVER))]
+                for text in [wrong(came, expected, 0 if is_exact else tolerance)]
                 if text
             ]
             found.setdefault(world, {})[name] = "\n".join(told)
@@ -141,10 +150,12 @@ def compare(directory: Path) -> dict[str, dict[str, str]]:
 
 def main() -> int:
     how, directory, *words = sys.argv[1:]
-    worlds = [World.of(word) for word in words]
     if how == "compare":
         print(json.dumps(compare(Path(directory))))
         return 0
+    for name in MODULES:
+        importlib.import_module(f"torch_backends.tests.programs.{name}")
+    worlds = [World.of(word) for word in words]
     if how == "here":
         torch.compile(torch.sin, backend="aot_eager")(torch.ones(1))  # the ranks have the compiler from the start
         ended_well = [start(world, Path(directory)) for world in worlds]

@@ -47,6 +47,9 @@ void play(Network& network, int rank, int64_t operations, uint64_t seed) {
     }
     Operation operation(std::chrono::minutes(5));
     reduce_in_ring(&own, reinterpret_cast<char*>(data.data()), count, {at::kInt, at::kInt, c10d::ReduceOp::SUM}, 4);
+#ifdef TORCHFLEET_HASTY  // the sanitizer has to notice it, not the wrong numbers
+    continue;
+#endif
     for (int64_t i = 0; i < count; ++i) {
       if (data[i] != element(0, i, number) * network.size * (network.size + 1) / 2) {
         std::fprintf(stderr, "rank %d, operation %ld, %ld elements: a wrong number at %ld\n", rank, static_cast<long>(number),

@@ -40,7 +40,7 @@ class Network {
     auto message = std::make_shared<Message>(Message{static_cast<char*>(const_cast<void*>(data)), bytes});
     std::lock_guard<std::mutex> lock(mutex_);
     (sends ? sent_ : expected_)[key].push_back(message);
-#ifdef TORCHFLEET_HASTY  // a send is over before it is: the rank then writes what is still read, which has to be reported
+#ifdef TORCHFLEET_HASTY  // a send is over before it is: the rank then writes what is still read, which the sanitizer has to report
     message->over = sends;
 #endif
     changed_.notify_all();
@@ -92,7 +92,7 @@ class Network {
     const std::string sent(from->data, from->bytes);
     lock.lock();
     to->over = true;
-    from->over = random_() % 2 == 0;
+    from->over = from->over || random_() % 2 == 0;
     if (!from->over) {
       delivered_.emplace_back(from, sent);
     }
