@@ -51,7 +51,7 @@ help:
 	@echo 'make kubernetes   jobs in the pods of a real cluster, built once from Debian (root; half an hour at first)'
 	@echo 'make causes       fail for every reason that can be shown, and record it for docs/causes.md (root; two minutes)'
 	@echo 'make hangs        make hangs of many kinds, and see whom a look names, for docs/why-it-hangs.md (half an hour)'
-	@echo 'make faults       every launcher meets every fault, for docs/fault-matrix.md (root; one to two hours, goes on where'
+	@echo 'make faults       every launcher meets every fault, for docs/fault-matrix.md (root; two to three hours, goes on where'
 	@echo "                  it was stopped); some of it: make faults FAULTS='--row cut-n2 --launcher mpich --again'"
 	@echo 'make gpu          what needs a GPU, on a machine that has one; also without network (docs/gpus.md)'
 	@echo 'make molecule     the scenario of every role     make bench        measure against the bare launcher'

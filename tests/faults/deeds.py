@@ -12,10 +12,11 @@ from typing import Protocol
 
 from tests.driver import command, family, parent, pids, wait_until
 from tests.faults.bed import AWAY, Bed
-from tests.lab.cluster import Job, is_daemon
+from tests.lab.cluster import SLURM, Job, is_daemon
 from tests.lab.lab import namespace
 
 JOBS = "/home/fleet/.torchfleet/jobs"
+SAVED = 6.0
 GROUPS = Path("/sys/fs/cgroup")  # of this machine, version 1
 
 
@@ -24,6 +25,7 @@ class Cell(Protocol):
 
     bed: Bed
     job: Job
+    launcher: str
     before: set[int]  # torchfleet's own processes that were there already
 
 
@@ -199,6 +201,15 @@ def restart_sshd(*nodes: str) -> Deed:
 
 
 # --- Slurm ---------------------------------------------------------------------------------------------------------
+
+
+def until_saved(cell: Cell) -> None:
+    """Wait until slurmctld has written what it knows of the job, if it knows it: 5 s at most (Slurm, state_save.c).
+
+    Else it forgets the job when it is killed, and gives its number to the next one.
+    """
+    if cell.launcher in SLURM:
+        time.sleep(SAVED)
 
 
 def wake(cell: Cell) -> None:

@@ -27,7 +27,6 @@ LEASED = LEASE + END_SECONDS  # within which what waits for a lease is over
 GIVEN_UP = 20.0 + END_SECONDS  # within which what waits for the kernel to give up a connection is over
 TWICE = 2 * END_SECONDS  # the time to save of the rank that is blamed, then that of the others
 UNKILLABLE = 75.0  # until a job gives up a process that SIGKILL does not end: twice the longest grace, and some
-SAVED = 6.0  # seconds until slurmctld has written what it knows of a job: 5 at most (Slurm, state_save.c)
 SLURM_MINUTE = 60.0 + 30.0 + 5.0 + END_SECONDS  # of a limit, until slurmctld looks, and its KillWait
 JOBS = deeds.JOBS
 
@@ -199,8 +198,8 @@ MACHINES = (
         late=("n1",), undo=to_node("resume", "n1"), fetched=False, **LOST),
     Row("power-n2", "F27", "n2 loses power; lease 10 s", to_node("kill", "n2"), rest=True, hosts=("n2",),
         undo=deeds.restart("n2"), down="n2", whole=False, **LOST),
-    Row("power-n1", "F27", "the head loses power; lease 10 s", to_node("kill", "n1"), hosts=("n1", "n2", "n3", "n4"),
-        undo=deeds.restart("n1"), down="n1", fetched=False, whole=False, **LOST),
+    Row("power-n1", "F27", "the head loses power; lease 10 s", all_of(deeds.until_saved, to_node("kill", "n1")),
+        hosts=("n1", "n2", "n3", "n4"), undo=deeds.restart("n1"), down="n1", fetched=False, whole=False, **LOST),
     Row("launch-cut", "F28", "n2 is cut off before the job is started", nothing, ("refused",),
         before=to_node("cut", "n2"), undo=to_node("heal", "n2"), starts=False, hosts=("n2",), within=15.0),
     Row("disk-n2", "F31", "the disk of n2 is full while a rank writes to it", nothing, hosts=("n2",), rank=1,
@@ -234,7 +233,7 @@ TWO = (
         all_of(to_node("cut", "n2"), signal_part("n3", "rank", signal.SIGKILL)), ("failed",), rest=True,
         hosts=("n3",), rank=2, rc=137, cause="killed", given=SMALL, within=LEASED, undo=to_node("heal", "n2")),
 )  # fmt: skip
-SLURMCTLD = all_of(wait(SAVED), deeds.kill_service("n1", "slurmctld", "all"))
+SLURMCTLD = all_of(deeds.until_saved, deeds.kill_service("n1", "slurmctld", "all"))
 UNKNOWN: dict[str, Any] = {"known": "Slurm", "launchers": SLURM}  # to the reference
 SITE = (
     living("slurmctld", what="slurmctld is killed and started again; then the ranks finish",

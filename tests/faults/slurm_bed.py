@@ -28,9 +28,13 @@ class SlurmBed(Bed):
 
     def wake(self) -> None:
         """Start what does not run of Slurm, have it take back nodes that it gave up, wait until all take jobs."""
-        names = ",".join(slurm.name_of(self.lab, node) for node in NODES)
-        self.lab.root("n1", "scontrol", "update", f"NodeName={names}", "State=RESUME", check=False)  # none is down
+        self.resume()
         slurm.wake(self.lab, NODES)
+
+    def resume(self) -> None:
+        """Have Slurm take back nodes that it gave up, as their administrator does; it refuses where there is none."""
+        names = ",".join(slurm.name_of(self.lab, node) for node in NODES)
+        self.lab.root("n1", "scontrol", "update", f"NodeName={names}", "State=RESUME", check=False)
 
     def submit(self, node: str) -> None:
         """Start the Slurm job of a node that must live: one core."""
@@ -63,4 +67,5 @@ class SlurmBed(Bed):
     def clear(self) -> None:
         """End the bystanders, also those in Slurm, which an earlier call may have left there."""
         self.lab.root("n1", "scancel", "--quiet", "--user=fleet", check=False)
+        self.resume()
         super().clear()
