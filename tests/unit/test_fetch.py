@@ -69,8 +69,10 @@ def head_with(tmp_path: Path, lib: Path, monkeypatch: pytest.MonkeyPatch, *names
     (tmp_path / "n1" / "ssh" / "config").touch()
     remote = RemoteProcess(bootstrap.bootstrap(sys.executable, str(tmp_path / "n1"), runtime_archive.digest()))
     remote.greet(runtime_archive.archive, 60)
-    yield remote
-    remote.close()
+    try:
+        yield remote
+    finally:
+        remote.close()
 
 
 def fetched(remote: RemoteProcess, tmp_path: Path) -> tuple[list[str], dict[str, bytes], list[str]]:
@@ -98,7 +100,7 @@ def test_a_rank_that_still_writes_is_not_taken_for_done(
         with head_with(there, runtime_lib, monkeypatch, "n2") as remote:
             other = node(there, "n2", 1)
             marks = {"TORCHFLEET_JOB_ID": "one", "TORCHFLEET_JOB_DIR": str(there / place / "jobs" / "one")}
-            with subprocess.Popen(["sleep", "60"], env={**os.environ, **marks}) as rank:
+            with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as rank:
                 wait_until(lambda: processes.mark_of(rank.pid))
                 early = fetched(remote, there)[2]
                 Path(other.rank(1, "stdout")).write_text("and more\n")
