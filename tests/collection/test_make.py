@@ -147,7 +147,7 @@ def test_check_runs_what_is_fast_and_starts_no_job(nothing: Path) -> None:
     done = run(["make", "--dry-run", "check"], nothing)
     commands = re.findall(r"/bin:\$PATH\" (.*)", done.stdout)
     compared = " ".join(f"tests/collection/test_{name}.py" for name in ("changelog", "docs", "roles", "role_tables"))
-    fast = f"python -m pytest -q tests/unit {compared}"
+    fast = f"python -m pytest -q --numprocesses auto --maxprocesses 8 --dist worksteal tests/unit {compared}"
     assert commands == ["ruff check", "ruff format --check", "mypy", fast], done.stdout + done.stderr
 
 

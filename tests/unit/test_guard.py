@@ -16,6 +16,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
     processes,
+    reasons,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
@@ -242,3 +243,18 @@ def test_a_launcher_that_stays_after_the_ranks_leaves_no_job_in_slurm(
         guard.collect_children()
     guard.end_all(None)
     assert (tmp_path / "cancelled").exists() == cancelled
+
+
+@pytest.mark.parametrize(("command", "noted"), [("kill -9 $$", False), ("exit 137", True)])
+def test_slurm_is_not_asked_who_cancelled_a_job_whose_srun_was_killed(
+    tmp_path: Path, command: str, noted: bool
+) -> None:
+    """Reproduced before: Slurm cancels the job of an srun that is gone, and the result said that somebody did."""
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 4711 CANCELLED\n")
+    (tmp_path / "squeue").chmod(0o755)
+    guard = guard_without_ranks(JobDir(str(tmp_path / "job")), command)
+    guard.job.write("order.json", {"queue": [[f"{tmp_path}/squeue"], ["/nowhere/scancel"]]})
+    while guard.launcher:
+        guard.collect_children()
+    guard.end_all(reasons.launcher_killed("n1", signal.SIGKILL))
+    assert (guard.job.read("batch.json") != {}) == noted

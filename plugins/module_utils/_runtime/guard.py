@@ -324,7 +324,8 @@ class Guard:
         self.ending = True
         self.launchers = self.launcher_tree()
         cut_off = bool(reason or self.launcher)  # srun that is ended before it has left frees no nodes
-        asks = bool(reason and reason.code in BY_ITSELF and self.order["command"])
+        by_itself = bool(reason and reason.code in BY_ITSELF)
+        asks = by_itself and bool(self.order["command"]) and not self.launcher_killed  # by whom, Slurm does not know
         queued = batch_system.state_of(self.job) if asks else ""
         if reason:
             # Before the programs: by end.json a wrapper knows that its program did not leave by itself.
