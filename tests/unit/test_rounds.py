@@ -317,10 +317,11 @@ def test_a_round_that_does_not_come_ends_the_job_with_the_failure_before(
     found = rounds_of(head, monkeypatch)
     fail(found)
     found.tick()
-    result: Any = {"job_id": "j", "state": "failed", "rc": 1, "notes": []}
+    result: Any = {"job_id": "j", "state": "lost", "rc": 1, "seconds": 120.0, "ranks": [], "notes": []}
     told = found.conclude(result, reasons.not_started(["n2"], 120.0))
     why = "it was not started again: ranks on n2 not started after 120 s"
     assert (told["state"], [note["text"] for note in told["notes"]]) == ("failed", [why])
+    assert (told["seconds"], told["ranks"]) == (2.0, found.result()["ranks"]), "n2 is gone, and tells nothing any more"
     assert len(found.ended) == 1
     told = found.conclude(result, reasons.signalled("SIGINT", "ansible-playbook"))
     assert (told["state"], told["rc"]) == ("cancelled", 130)

@@ -18,7 +18,7 @@ from . import reasons
 from .bounded_write import write_in_thread
 from .earlier_attempts import EARLIER_RESULT, LIST
 from .protocol import EndRound, NextRound
-from .reasons import OF_A_ROUND, EndReason, Reason
+from .reasons import OF_A_ROUND, Reason
 from .records import NodeReport, Note, Result
 from .restarts import (
     FIRST_PAUSE,
@@ -30,7 +30,7 @@ from .restarts import (
     not_again,
     pause_before_next,
 )
-from .result import RC_BY_STATE, find_result
+from .result import find_result, unfinished
 
 if TYPE_CHECKING:
     from .head_job import HeadJob
@@ -140,12 +140,9 @@ class Rounds:
         """
         if not self.ended:
             return result
-        found: Result = {**result, "notes": [*result["notes"], *self.notes]}
-        if self.last and reason:
-            found["notes"].append(not_again(reason.detail))
-            if reason.code == EndReason.CANCELLED:
-                found = {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
+        if self.last and reason:  # not as its files tell: a node may be gone since, and its clock began anew
+            result = unfinished(self.last, reason)
         elif not self.listed:
             self.ended.append(ended_of(result["job_id"], result))
         write_in_thread(lambda: self.job.node_job.job.write(LIST, {"attempts": self.ended}))
-        return found
+        return {**result, "notes": [*result["notes"], *self.notes]}
