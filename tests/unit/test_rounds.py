@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -222,6 +223,24 @@ def test_a_rank_that_its_agent_stopped_is_not_the_cause(tmp_path: Path) -> None:
     assert guard.check_ranks() == reasons.rank_failed(1)
     end: Any = {"reason": EndReason.RANK_FAILED, "detail": "", "at": 3.0}
     assert [rank_state(job.record(rank), end) for rank in (0, 1)] == ["ended", "failed"]
+
+
+@pytest.mark.parametrize(("rc", "signal"), [(143, 15), (0, None)])
+def test_ranks_that_their_agent_stopped_are_not_done(tmp_path: Path, rc: int, signal: int | None) -> None:
+    """Reproduced: programs that save their state on SIGTERM leave with 0, and the job of a killed agent succeeded."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    started = {"host": "n1", "cpus": [], "started": 1.0, "wrapper_pid": os.getpid(), "local_rank": 0}
+    ended = {"ended": 2.0, "finished": False, "error": "", "rc": rc, "signal": signal, "stopped": True}
+    for rank in (0, 1):
+        job.write(f"ranks/{rank}/record.json", {"rank": rank, **started, **ended})
+    guard, reader = guard_of(job)
+    assert guard.rounds.hold(guard.check_ranks()) is None
+    guard.launcher_ended = 1.0
+    assert not guard.over(), "the head has not said yet what follows"
+    os.close(guard.to_supervisor)
+    kinds = [json.loads(line)["kind"] for line in os.read(reader, 4096).splitlines()]
+    assert kinds == ["placed", "ending"]
 
 
 # --- on the head ----------------------------------------------------------------------------------------------------
