@@ -250,12 +250,12 @@ class Head:
     """What rounds need of a job on n1 and n2, and what they had it do."""
 
     def __init__(self, path: Path, **changed: Any) -> None:
-        self.order = {"rounds": RULE, **changed}
+        self.order = {"host": "n1", "rounds": RULE, **changed}
         self.said: list[Any] = []
         note = self.said.append
-        self.peers = [SimpleNamespace(name="n2", send=note)]
+        self.peers = [SimpleNamespace(name="n2", send=note, over=False)]
         begin = SimpleNamespace(begin=note)
-        self.node_job = SimpleNamespace(job=JobDir(str(path)), rounds=begin)
+        self.node_job = SimpleNamespace(job=JobDir(str(path)), rounds=begin, guard_gone=False)
         self.audience = SimpleNamespace(send=note)
         self.hangs = SimpleNamespace(hear=lambda: None)
         self.ended, self.unplaced, self.unfinished = False, set[str](), self.hosts()
@@ -311,6 +311,8 @@ def test_a_round_ends_everywhere_before_the_next_one_begins(head: Head, monkeypa
     found.take({}, "n1")  # type: ignore[typeddict-item]
     found.tick()
     assert head.kinds == ["restarted", "next_round", "next_round"]
+    listed: Any = head.node_job.job.read("attempts.json")
+    assert [row["state"] for row in listed["attempts"]] == ["failed"], "a head that dies now leaves no list"
     assert (head.unplaced, head.unfinished) == (head.hosts(), head.hosts()) and head.timeout_start
     assert not found.close(reasons.rank_failed(1), "n2"), "it failed before all ranks were there"
 
@@ -357,6 +359,18 @@ def test_a_round_waits_while_there_is_no_progress(head: Head, monkeypatch: pytes
     found.next_at, head.ended = 0.0, True
     found.tick()
     assert head.kinds == []
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_node_whose_part_is_over_has_no_other_round(head: Head, monkeypatch: pytest.MonkeyPatch, node: str) -> None:
+    """Its ranks were done, and its agent died while those of the other node went on: nobody there ends a round."""
+    found = rounds_of(head, monkeypatch)
+    head.peers[0].over, head.node_job.guard_gone = node == "n2", node == "n1"
+    found.tick()
+    assert head.kinds == []
+    assert found.close(reasons.rank_failed(0), "n1")
+    found.tick()
+    assert head.kinds == ["end_round", (EndReason.LOST, node)]
 
 
 def test_rounds_are_used_up(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,9 @@ class Rounds:
         if kept:
             self.notes.append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
         if kept or not again:
-            job.unfinished = job.hosts()  # guards wait for each other at the end of a job
-            job.end(reason, host)
+            self.end_job(reason, host)
             return
+        self.keep_list()  # a head that dies leaves it
         write_in_thread(lambda: job.node_job.job.write(EARLIER_RESULT, result))
         self.last = result
         self.next_at = time.monotonic() + max(0.0, pause_before_next(self.ended) - FIRST_PAUSE)  # agents take as long
@@ -110,8 +110,21 @@ class Rounds:
         seconds = time.monotonic() - job.started
         return find_result(node.job, node.order, node.staging, node.output.metrics, others, seconds)
 
+    def end_job(self, reason: Reason, host: str) -> None:
+        """End the job in place of the round."""
+        self.job.unfinished = self.job.hosts()  # guards wait for each other at the end of a job
+        self.job.end(reason, host)
+
+    def keep_list(self) -> None:
+        """Write the list of the rounds that are over."""
+        write_in_thread(lambda: self.job.node_job.job.write(LIST, {"attempts": self.ended}))
+
     def tick(self) -> None:
-        """Begin the next round if it is time."""
+        """Begin the next round if it is time. A node whose part of the job is over has no other one: the job ends."""
+        gone = [peer.name for peer in self.job.peers if peer.over]
+        gone += [self.job.order["host"]] if self.job.node_job.guard_gone else []
+        if gone and self.closing and not self.job.ended:
+            self.end_job(reasons.node_lost(gone[0], "its part of the job is over"), gone[0])
         if self.next_at is None or self.job.ended or time.monotonic() < self.next_at:
             return
         job, last = self.job, self.last
@@ -144,5 +157,5 @@ class Rounds:
             result = unfinished(self.last, reason)
         elif not self.listed:
             self.ended.append(ended_of(result["job_id"], result))
-        write_in_thread(lambda: self.job.node_job.job.write(LIST, {"attempts": self.ended}))
+        self.keep_list()
         return {**result, "notes": [*result["notes"], *self.notes]}
