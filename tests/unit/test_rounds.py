@@ -129,6 +129,13 @@ def test_the_files_of_a_round_are_set_aside_and_those_of_the_agents_stay(node: N
     assert Path(node.job.at("attempts", "0", "ranks", "0", "stdout")).exists()
 
 
+def test_a_round_leaves_no_file_open(node: NodeJob) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    node.rounds.follow_output()
+    node.output.finish()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_round_that_never_began_leaves_nothing(node: NodeJob, begun: bool) -> None:
     before = {name: Path(node.job.at(name)).read_text() for name in ("order.json", "end.json", "ranks/0/stdout")}
@@ -165,6 +172,8 @@ def test_a_rank_that_an_agent_starts_too_early_waits_for_its_round(node: NodeJob
     order = turned(node)
     early.join(20)
     assert found == [order] and is_followed(node.job, node.order)
+    Path(node.job.at("order.json")).write_text("[1]")  # by a program
+    assert not is_followed(node.job, node.order)
     os.close(node.lock)  # the job is over
     assert wait_for_place(node.job, 0) is None
 
