@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import RankWrapper, rank_environment
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_record import rank_state
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_rounds import (
     is_followed,
@@ -234,13 +236,28 @@ def test_a_rank_that_its_agent_stopped_is_not_the_cause(tmp_path: Path) -> None:
     assert [rank_state(job.record(rank), end) for rank in (0, 1)] == ["ended", "failed"]
 
 
-@pytest.mark.parametrize(("rc", "signal"), [(143, 15), (0, None)])
-def test_ranks_that_their_agent_stopped_are_not_done(tmp_path: Path, rc: int, signal: int | None) -> None:
+@pytest.mark.parametrize("rule", [RULE, None])
+@pytest.mark.parametrize(("launcher", "stopped"), [("torchrun", True), ("openmpi", None)])
+def test_a_rank_that_its_agent_stops_notes_it(
+    tmp_path: Path, launcher: str, stopped: bool | None, rule: object
+) -> None:
+    """mpirun that gets a signal ends with a status of its own, and that ends the job."""
+    order: Any = {"host": "n1", "launcher": {"name": launcher}, "rounds": rule}
+    wrapper = RankWrapper(JobDir(str(tmp_path)), order, (0, 1, 0, 1))
+    program = subprocess.Popen(["sleep", "60"])
+    wrapper.program = program.pid
+    wrapper.forward(signal.SIGTERM, None)
+    assert program.wait() == -signal.SIGTERM
+    assert wrapper.record.get("stopped") is stopped
+
+
+@pytest.mark.parametrize(("rc", "number"), [(143, 15), (0, None)])
+def test_ranks_that_their_agent_stopped_are_not_done(tmp_path: Path, rc: int, number: int | None) -> None:
     """Reproduced: programs that save their state on SIGTERM leave with 0, and the job of a killed agent succeeded."""
     job = JobDir(str(tmp_path / "job"))
     job.create([0, 1])
     started = {"host": "n1", "cpus": [], "started": 1.0, "wrapper_pid": os.getpid(), "local_rank": 0}
-    ended = {"ended": 2.0, "finished": False, "error": "", "rc": rc, "signal": signal, "stopped": True}
+    ended = {"ended": 2.0, "finished": False, "error": "", "rc": rc, "signal": number, "stopped": True}
     for rank in (0, 1):
         job.write(f"ranks/{rank}/record.json", {"rank": rank, **started, **ended})
     guard, reader = guard_of(job)
