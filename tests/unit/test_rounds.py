@@ -280,8 +280,9 @@ class Head:
         self.said: list[Any] = []
         note = self.said.append
         self.peers = [SimpleNamespace(name="n2", send=note, over=False)]
-        begin = SimpleNamespace(begin=note)
-        self.node_job = SimpleNamespace(job=JobDir(str(path)), rounds=begin, guard_gone=False)
+        self.work: list[Any] = []  # for a thread
+        rounds_here = SimpleNamespace(begin=note, do=self.work.append)
+        self.node_job = SimpleNamespace(job=JobDir(str(path)), rounds=rounds_here, guard_gone=False)
         self.audience = SimpleNamespace(send=note)
         self.hangs = SimpleNamespace(hear=lambda: None)
         self.ended, self.unplaced, self.unfinished = False, set[str](), self.hosts()
@@ -325,6 +326,8 @@ def fail(found: Rounds) -> None:
     assert found.close(reasons.rank_failed(1), "n2")
     for host in ("n1", "n2"):
         found.take({}, host)  # type: ignore[typeddict-item]
+    head: Any = found.job
+    head.work.pop()()
 
 
 def test_a_round_ends_everywhere_before_the_next_one_begins(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,9 +337,15 @@ def test_a_round_ends_everywhere_before_the_next_one_begins(head: Head, monkeypa
     found.take({}, "n2")  # type: ignore[typeddict-item]
     found.tick()
     assert head.kinds == []
-    found.take({}, "n1")  # type: ignore[typeddict-item]
+    for _time in range(2):  # a node that tells twice is heard once
+        found.take({}, "n1")  # type: ignore[typeddict-item]
+    found.tick()
+    assert (len(head.work), head.kinds) == (1, []), "the head looked by itself at files on a disk that may hang"
+    head.work.pop()()
     found.tick()
     assert head.kinds == ["restarted", "next_round", "next_round"]
+    found.take({}, "n1")  # type: ignore[typeddict-item]
+    assert not head.work, "no round is over"
     listed: Any = head.node_job.job.read("attempts.json")
     assert [row["state"] for row in listed["attempts"]] == ["failed"], "a head that dies now leaves no list"
     assert (head.unplaced, head.unfinished) == (head.hosts(), head.hosts()) and head.timeout_start
@@ -351,6 +360,7 @@ def test_the_same_failure_without_progress_ends_the_job(head: Head, monkeypatch:
     found.begun()
     head.said.clear()
     fail(found)
+    found.tick()
     assert head.kinds == ["end_round", (EndReason.RANK_FAILED, "n2")] and found.next_at is None
     result: Any = {"job_id": "j", "notes": []}
     assert found.conclude(result, reasons.rank_failed(1)) == result
@@ -385,6 +395,17 @@ def test_a_round_waits_while_there_is_no_progress(head: Head, monkeypatch: pytes
     found.next_at, head.ended = 0.0, True
     found.tick()
     assert head.kinds == []
+
+
+def test_a_round_whose_files_cannot_be_read_ends_the_job(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError("input/output error")
+
+    found = rounds_of(head, monkeypatch)
+    monkeypatch.setattr(found, "result", broken)
+    fail(found)
+    found.tick()
+    assert head.kinds == ["end_round", (EndReason.RANK_FAILED, "n2")]
 
 
 @pytest.mark.parametrize("node", ["n1", "n2"])

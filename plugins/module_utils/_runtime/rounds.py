@@ -48,6 +48,7 @@ class Rounds:
         self.saved: set[str] = set()  # hosts of which ranks have saved their work, in this round
         self.closing: tuple[Reason, str] | None = None  # why the round is ending, and where that came from
         self.reports: dict[str, NodeReport] = {}  # on the round that is ending, by host
+        self.found: list[Result | None] = []  # its result, when a thread has found it
         self.next_at: float | None = None  # when the next one begins, by the monotonic clock
         self.last: Result | None = None  # of the round before, until the ranks of this one have begun
         self.listed = False  # whether the round that runs, or is ending, is one of `ended`
@@ -77,17 +78,26 @@ class Rounds:
         return False
 
     def take(self, report: NodeReport, host: str) -> None:
-        """Take what a node tells of the round that is over; with the last one, decide how it goes on."""
-        if not self.closing or self.job.ended:
+        """Take what a node tells of the round that is over, once; with the last one, look how it ended."""
+        if not self.closing or self.job.ended or host in self.reports:
             return
         self.reports[host] = report
         if len(self.reports) > len(self.job.peers):
-            self.decide(*self.closing)
+            self.job.node_job.rounds.do(self.find)  # a disk may hang, and the leases of the nodes go on
 
-    def decide(self, reason: Reason, host: str) -> None:
-        """Keep the result of the round, and have the next one begin, or end the job."""
+    def find(self) -> None:
+        """In a thread: find the result of the round that is over."""
+        try:
+            self.found.append(self.result())
+        except OSError:
+            self.found.append(None)
+
+    def decide(self, result: Result | None, reason: Reason, host: str) -> None:
+        """Keep the result of the round, and have the next one begin, or end the job. No result: it cannot be read."""
         job = self.job
-        result = self.result()
+        if result is None:
+            self.end_job(reason, host)
+            return
         self.ended.append(ended_of(result["job_id"], result))
         self.listed = True
         again = self.rule is not None and goes_on(self.ended, self.rule)
@@ -125,6 +135,8 @@ class Rounds:
         gone += [self.job.order["host"]] if self.job.node_job.guard_gone else []
         if gone and self.closing and not self.job.ended:
             self.end_job(reasons.node_lost(gone[0], "its part of the job is over"), gone[0])
+        if self.found and self.closing and not self.job.ended:
+            self.decide(self.found.pop(), *self.closing)
         if self.next_at is None or self.job.ended or time.monotonic() < self.next_at:
             return
         job, last = self.job, self.last
