@@ -391,7 +391,8 @@ def test_a_round_waits_while_there_is_no_progress(head: Head, monkeypatch: pytes
     monkeypatch.setattr(rounds, "pause_before_next", lambda _ended: 300.0)
     fail(found)
     found.tick()
-    assert head.kinds == ["end_round"] and found.next_at is not None and found.next_at > time.monotonic() + 200
+    assert head.kinds == ["end_round", "restarted"], "who follows the job is told before the pause"
+    assert found.next_at is not None and found.next_at > time.monotonic() + 200
     found.next_at, head.ended = 0.0, True
     found.tick()
     assert head.kinds == []

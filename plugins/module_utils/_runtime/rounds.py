@@ -100,15 +100,17 @@ class Rounds:
             return
         self.ended.append(ended_of(result["job_id"], result))
         self.listed = True
-        again = self.rule is not None and goes_on(self.ended, self.rule)
-        kept = kept_out(self.ended) if again else []
+        rule = self.rule if self.rule and goes_on(self.ended, self.rule) else None
+        kept = kept_out(self.ended) if rule else []
         if kept:
             self.notes.append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
-        if kept or not again:
+        if kept or not rule:
             self.end_job(reason, host)
             return
         self.keep_list()  # a head that dies leaves it
         write_in_thread(lambda: job.node_job.job.write(EARLIER_RESULT, result))
+        count = len(self.ended)
+        job.audience.send({"kind": "restarted", "state": result["state"], "restarts": count, "most": rule["most"]})
         self.last = result
         self.next_at = time.monotonic() + max(0.0, pause_before_next(self.ended) - FIRST_PAUSE)  # agents take as long
 
@@ -142,14 +144,12 @@ class Rounds:
         job, last = self.job, self.last
         self.next_at = self.closing = None
         self.reports, self.saved = {}, set()
-        if self.rule is None or last is None:
+        if last is None:
             return
-        count = len(self.ended)
-        job.audience.send({"kind": "restarted", "state": last["state"], "restarts": count, "most": self.rule["most"]})
         job.unplaced, job.unfinished = job.hosts(), job.hosts()
         job.started = job.timeout_start = time.monotonic()
         job.hangs.hear()
-        frame = NextRound(kind="next_round", restarts=count, after=last["state"])
+        frame = NextRound(kind="next_round", restarts=len(self.ended), after=last["state"])
         for peer in job.peers:
             peer.send(frame)
         job.node_job.rounds.begin(frame)
