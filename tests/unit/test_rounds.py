@@ -131,6 +131,21 @@ def test_the_files_of_a_round_are_set_aside_and_those_of_the_agents_stay(node: N
     assert Path(node.job.at("attempts", "0", "ranks", "0", "stdout")).exists()
 
 
+def test_work_for_which_there_is_no_thread_waits_for_that_before(
+    node: NodeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else output of the next round would be followed before that of the one before was read."""
+
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[int] = []
+    node.rounds.do(lambda: (time.sleep(0.2), done.append(1)))
+    monkeypatch.setattr(threading.Thread, "start", full)
+    node.rounds.do(lambda: done.append(2))
+    assert done == [1, 2]
+
+
 def test_a_round_leaves_no_file_open(node: NodeJob) -> None:
     before = len(os.listdir("/proc/self/fd"))
     node.rounds.follow_output()

@@ -70,7 +70,7 @@ class NodeRounds:
             self.thread.start()
         except RuntimeError:  # the job has all threads that its user may have
             self.thread = None
-            work()
+            wait_and_work()
 
     def make_report(self) -> None:
         self.node_job.output.finish()
