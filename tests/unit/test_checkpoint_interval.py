@@ -79,3 +79,13 @@ def test_enough_failures_on_record_replace_the_assumption(tmp_path: Path) -> Non
     assert told(found).startswith(
         "a checkpoint took 4.1 s; with a failure every 5 h (by the runs beside this one) save"
     )
+
+
+def test_each_start_of_a_run_that_was_started_again_counts(tmp_path: Path) -> None:
+    """Reproduced before: the failures of a job that torchrun, or the head, started again were on no record."""
+    record(tmp_path, "a", result("succeeded", 6000.0))
+    for number, state in enumerate(("failed", "saved", "failed", "lost")):
+        record(tmp_path / "a" / "attempts", str(number), result(state, 36000.0))
+    record(tmp_path / "a" / "attempts", "odd", result("lost", 1.0))
+    found = interval_of(result(checkpoint_seconds=4.1), tmp_path / "run")
+    assert found and (found["failure_every"], found["assumed"]) == (50000.0, False)

@@ -64,6 +64,18 @@ def test_job_timeout_does_not_begin_with_a_head_that_has_no_ranks(head_job: Head
     assert (head_job.timeout_start, sent) == (began, [{"kind": "all_placed"}])
 
 
+def test_a_node_that_says_twice_that_its_ranks_are_there_keeps_no_round_away(head_job: HeadJob) -> None:
+    """Else the round before would be forgotten in the pause, and the next one never begin."""
+    sent: list[dict[str, str]] = []
+    head_job.unplaced, head_job.timeout_start = {"n2"}, None
+    head_job.send_to_all = sent.append  # type: ignore[method-assign]
+    n2: Any = SimpleNamespace(name="n2")
+    head_job.on_message({"kind": "placed"}, n2)
+    head_job.rounds.last = last = {"state": "failed"}  # type: ignore[typeddict-item]
+    head_job.on_message({"kind": "placed"}, n2)
+    assert (sent, head_job.rounds.last) == ([{"kind": "all_placed"}], last)
+
+
 @pytest.mark.parametrize(
     ("reason", "host", "silent", "looks"),
     [

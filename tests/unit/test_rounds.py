@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import RankWrapper, rank_environment
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_record import rank_state
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_rounds import (
     is_followed,
@@ -128,6 +131,28 @@ def test_the_files_of_a_round_are_set_aside_and_those_of_the_agents_stay(node: N
     assert Path(node.job.at("attempts", "0", "ranks", "0", "stdout")).exists()
 
 
+def test_work_for_which_there_is_no_thread_waits_for_that_before(
+    node: NodeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else output of the next round would be followed before that of the one before was read."""
+
+    def full(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[int] = []
+    node.rounds.do(lambda: (time.sleep(0.2), done.append(1)))
+    monkeypatch.setattr(threading.Thread, "start", full)
+    node.rounds.do(lambda: done.append(2))
+    assert done == [1, 2]
+
+
+def test_a_round_leaves_no_file_open(node: NodeJob) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    node.rounds.follow_output()
+    node.output.finish()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_round_that_never_began_leaves_nothing(node: NodeJob, begun: bool) -> None:
     before = {name: Path(node.job.at(name)).read_text() for name in ("order.json", "end.json", "ranks/0/stdout")}
@@ -164,6 +189,8 @@ def test_a_rank_that_an_agent_starts_too_early_waits_for_its_round(node: NodeJob
     order = turned(node)
     early.join(20)
     assert found == [order] and is_followed(node.job, node.order)
+    Path(node.job.at("order.json")).write_text("[1]")  # by a program
+    assert not is_followed(node.job, node.order)
     os.close(node.lock)  # the job is over
     assert wait_for_place(node.job, 0) is None
 
@@ -224,6 +251,39 @@ def test_a_rank_that_its_agent_stopped_is_not_the_cause(tmp_path: Path) -> None:
     assert [rank_state(job.record(rank), end) for rank in (0, 1)] == ["ended", "failed"]
 
 
+@pytest.mark.parametrize("rule", [RULE, None])
+@pytest.mark.parametrize(("launcher", "stopped"), [("torchrun", True), ("openmpi", None)])
+def test_a_rank_that_its_agent_stops_notes_it(
+    tmp_path: Path, launcher: str, stopped: bool | None, rule: object
+) -> None:
+    """mpirun that gets a signal ends with a status of its own, and that ends the job."""
+    order: Any = {"host": "n1", "launcher": {"name": launcher}, "rounds": rule}
+    wrapper = RankWrapper(JobDir(str(tmp_path)), order, (0, 1, 0, 1))
+    program = subprocess.Popen(["sleep", "60"])
+    wrapper.program = program.pid
+    wrapper.forward(signal.SIGTERM, None)
+    assert program.wait() == -signal.SIGTERM
+    assert wrapper.record.get("stopped") is stopped
+
+
+@pytest.mark.parametrize(("rc", "number"), [(143, 15), (0, None)])
+def test_ranks_that_their_agent_stopped_are_not_done(tmp_path: Path, rc: int, number: int | None) -> None:
+    """Reproduced: programs that save their state on SIGTERM leave with 0, and the job of a killed agent succeeded."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([0, 1])
+    started = {"host": "n1", "cpus": [], "started": 1.0, "wrapper_pid": os.getpid(), "local_rank": 0}
+    ended = {"ended": 2.0, "finished": False, "error": "", "rc": rc, "signal": number, "stopped": True}
+    for rank in (0, 1):
+        job.write(f"ranks/{rank}/record.json", {"rank": rank, **started, **ended})
+    guard, reader = guard_of(job)
+    assert guard.rounds.hold(guard.check_ranks()) is None
+    guard.launcher_ended = 1.0
+    assert not guard.over(), "the head has not said yet what follows"
+    os.close(guard.to_supervisor)
+    kinds = [json.loads(line)["kind"] for line in os.read(reader, 4096).splitlines()]
+    assert kinds == ["placed", "ending"]
+
+
 # --- on the head ----------------------------------------------------------------------------------------------------
 
 
@@ -231,12 +291,13 @@ class Head:
     """What rounds need of a job on n1 and n2, and what they had it do."""
 
     def __init__(self, path: Path, **changed: Any) -> None:
-        self.order = {"rounds": RULE, **changed}
+        self.order = {"host": "n1", "rounds": RULE, **changed}
         self.said: list[Any] = []
         note = self.said.append
-        self.peers = [SimpleNamespace(name="n2", send=note)]
-        begin = SimpleNamespace(begin=note)
-        self.node_job = SimpleNamespace(job=JobDir(str(path)), rounds=begin)
+        self.peers = [SimpleNamespace(name="n2", send=note, over=False)]
+        self.work: list[Any] = []  # for a thread
+        rounds_here = SimpleNamespace(begin=note, do=self.work.append)
+        self.node_job = SimpleNamespace(job=JobDir(str(path)), rounds=rounds_here, guard_gone=False)
         self.audience = SimpleNamespace(send=note)
         self.hangs = SimpleNamespace(hear=lambda: None)
         self.ended, self.unplaced, self.unfinished = False, set[str](), self.hosts()
@@ -280,6 +341,8 @@ def fail(found: Rounds) -> None:
     assert found.close(reasons.rank_failed(1), "n2")
     for host in ("n1", "n2"):
         found.take({}, host)  # type: ignore[typeddict-item]
+    head: Any = found.job
+    head.work.pop()()
 
 
 def test_a_round_ends_everywhere_before_the_next_one_begins(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,9 +352,17 @@ def test_a_round_ends_everywhere_before_the_next_one_begins(head: Head, monkeypa
     found.take({}, "n2")  # type: ignore[typeddict-item]
     found.tick()
     assert head.kinds == []
-    found.take({}, "n1")  # type: ignore[typeddict-item]
+    for _time in range(2):  # a node that tells twice is heard once
+        found.take({}, "n1")  # type: ignore[typeddict-item]
+    found.tick()
+    assert (len(head.work), head.kinds) == (1, []), "the head looked by itself at files on a disk that may hang"
+    head.work.pop()()
     found.tick()
     assert head.kinds == ["restarted", "next_round", "next_round"]
+    found.take({}, "n1")  # type: ignore[typeddict-item]
+    assert not head.work, "no round is over"
+    listed: Any = head.node_job.job.read("attempts.json")
+    assert [row["state"] for row in listed["attempts"]] == ["failed"], "a head that dies now leaves no list"
     assert (head.unplaced, head.unfinished) == (head.hosts(), head.hosts()) and head.timeout_start
     assert not found.close(reasons.rank_failed(1), "n2"), "it failed before all ranks were there"
 
@@ -304,6 +375,7 @@ def test_the_same_failure_without_progress_ends_the_job(head: Head, monkeypatch:
     found.begun()
     head.said.clear()
     fail(found)
+    found.tick()
     assert head.kinds == ["end_round", (EndReason.RANK_FAILED, "n2")] and found.next_at is None
     result: Any = {"job_id": "j", "notes": []}
     assert found.conclude(result, reasons.rank_failed(1)) == result
@@ -317,10 +389,11 @@ def test_a_round_that_does_not_come_ends_the_job_with_the_failure_before(
     found = rounds_of(head, monkeypatch)
     fail(found)
     found.tick()
-    result: Any = {"job_id": "j", "state": "failed", "rc": 1, "notes": []}
+    result: Any = {"job_id": "j", "state": "lost", "rc": 1, "seconds": 120.0, "ranks": [], "notes": []}
     told = found.conclude(result, reasons.not_started(["n2"], 120.0))
     why = "it was not started again: ranks on n2 not started after 120 s"
     assert (told["state"], [note["text"] for note in told["notes"]]) == ("failed", [why])
+    assert (told["seconds"], told["ranks"]) == (2.0, found.result()["ranks"]), "n2 is gone, and tells nothing any more"
     assert len(found.ended) == 1
     told = found.conclude(result, reasons.signalled("SIGINT", "ansible-playbook"))
     assert (told["state"], told["rc"]) == ("cancelled", 130)
@@ -333,10 +406,34 @@ def test_a_round_waits_while_there_is_no_progress(head: Head, monkeypatch: pytes
     monkeypatch.setattr(rounds, "pause_before_next", lambda _ended: 300.0)
     fail(found)
     found.tick()
-    assert head.kinds == ["end_round"] and found.next_at is not None and found.next_at > time.monotonic() + 200
+    assert head.kinds == ["end_round", "restarted"], "who follows the job is told before the pause"
+    assert found.next_at is not None and found.next_at > time.monotonic() + 200
     found.next_at, head.ended = 0.0, True
     found.tick()
     assert head.kinds == []
+
+
+def test_a_round_whose_files_cannot_be_read_ends_the_job(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise OSError("input/output error")
+
+    found = rounds_of(head, monkeypatch)
+    monkeypatch.setattr(found, "result", broken)
+    fail(found)
+    found.tick()
+    assert head.kinds == ["end_round", (EndReason.RANK_FAILED, "n2")]
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+def test_a_node_whose_part_is_over_has_no_other_round(head: Head, monkeypatch: pytest.MonkeyPatch, node: str) -> None:
+    """Its ranks were done, and its agent died while those of the other node went on: nobody there ends a round."""
+    found = rounds_of(head, monkeypatch)
+    head.peers[0].over, head.node_job.guard_gone = node == "n2", node == "n1"
+    found.tick()
+    assert head.kinds == []
+    assert found.close(reasons.rank_failed(0), "n1")
+    found.tick()
+    assert head.kinds == ["end_round", (EndReason.LOST, node)]
 
 
 def test_rounds_are_used_up(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ class Guard:
 
     def over(self) -> bool:
         """Whether the job is over on this node: its ranks are done, and the launcher exited or had its time to."""
-        if self.rounds.closed or len(self.done) < len(self.order["ranks"]):
+        if self.rounds.told or len(self.done) < len(self.order["ranks"]):
             return False
         exited = self.launcher_ended is not None and not self.waits_for_news()
         late = self.exit_by is not None and (
@@ -248,11 +248,11 @@ class Guard:
                 self.done[rank] = record["wrapper_pid"]
                 if has_saved(record):
                     self.saved = self.saved or (rank, time.monotonic())
+                elif record.get("stopped"):  # it was not done, whatever its status: it may have saved its state
+                    stopped = reasons.stopped_by_agent(rank)
                 elif record["rc"] != 0 and not record["finished"]:
-                    if not record.get("stopped"):
-                        return reasons.rank_failed(rank)
-                    stopped = reasons.rank_failed(rank)
-                if len(self.done) == len(self.order["ranks"]):
+                    return reasons.rank_failed(rank)
+                if len(self.done) == len(self.order["ranks"]) and not stopped:
                     self.send({"kind": "done", "saved": bool(self.saved)})
             elif not processes_module.is_running(record["wrapper_pid"]) and self.job.record(rank) == record:
                 self.record_wrapper_death(rank, record)

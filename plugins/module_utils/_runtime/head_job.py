@@ -214,12 +214,12 @@ class HeadJob:
         elif message["kind"] == "round_report":
             self.rounds.take(message["report"], host)
         elif message["kind"] == "placed":
-            if host in self.unplaced:  # a head that runs no ranks has all of none at once
+            if host in self.unplaced:  # once in a round; a head that runs no ranks has all of none at once
                 self.unplaced.discard(host)
                 self.timeout_start = self.timeout_start or time.monotonic()
-            if not self.unplaced:
-                self.send_to_all({"kind": "all_placed"})
-                self.rounds.begun()
+                if not self.unplaced:
+                    self.send_to_all({"kind": "all_placed"})
+                    self.rounds.begun()
         elif message["kind"] == "done":
             if not self.rounds.note_done(host, message["saved"]):
                 self.note_done(host)

@@ -12,6 +12,7 @@ keep the supervisor from its signs of life.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Callable
@@ -69,7 +70,7 @@ class NodeRounds:
             self.thread.start()
         except RuntimeError:  # the job has all threads that its user may have
             self.thread = None
-            work()
+            wait_and_work()
 
     def make_report(self) -> None:
         self.node_job.output.finish()
@@ -81,6 +82,7 @@ class NodeRounds:
         output.frames = self.before.frames  # some may wait to be shown
         output.start()
         self.node_job.output = output
+        os.close(self.before.metrics.file)  # there may be a thousand rounds
 
     def settle(self) -> None:
         """Leave nothing half done, when the guard is gone: of a round that never began nothing stays."""

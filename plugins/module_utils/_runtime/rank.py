@@ -241,7 +241,8 @@ class RankWrapper:
     def forward(self, number: int, _frame: object) -> None:
         self.end_requested = True
         if self.program:
-            if self.has_rounds and number == signal.SIGTERM:  # of its agent: the guard asks programs, not wrappers
+            agents = LAUNCHERS[self.order["launcher"]["name"]].started_by == AGENTS
+            if agents and number == signal.SIGTERM:  # of its agent: the guard asks programs, not wrappers
                 self.record["stopped"] = True
             try:
                 os.kill(self.program, number)

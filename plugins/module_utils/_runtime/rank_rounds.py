@@ -14,6 +14,8 @@ import os
 import time
 from typing import TYPE_CHECKING, cast
 
+from .job_directory import field
+
 if TYPE_CHECKING:  # a rank must not pay for the types
     from .job_directory import JobDir
     from .orders import Order
@@ -43,5 +45,5 @@ def wait_for_place(job: JobDir, rank: int) -> Order | None:
 
 def is_followed(job: JobDir, order: Order) -> bool:
     """Whether another round follows that of this order."""
-    now = cast("Order", job.read("order.json"))
-    return bool(now) and now["restarts"] != order["restarts"]
+    now = field(job.read("order.json"), "restarts", int)  # a program may have written there
+    return now is not None and now != order["restarts"]

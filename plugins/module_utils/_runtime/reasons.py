@@ -175,6 +175,11 @@ def rank_failed(rank: int) -> Reason:
     return Reason(EndReason.RANK_FAILED, f"rank {rank} failed")
 
 
+def stopped_by_agent(rank: int) -> Reason:
+    """`rank`: whose agent stops its ranks, because another rank failed, or because it was asked to end."""
+    return Reason(EndReason.RANK_FAILED, f"torchrun's agent stopped rank {rank}")
+
+
 def wrapper_died(rank: int) -> Reason:
     return Reason(EndReason.WRAPPER_DIED, f"the wrapper of rank {rank} died")
 

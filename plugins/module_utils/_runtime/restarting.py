@@ -24,7 +24,7 @@ from .node_job import private_directory
 from .orders import NodeOrder, RunOrder, Staging
 from .planned_nodes import Head, PlannedNodes
 from .protocol import Refused
-from .reasons import EndReason, Reason
+from .reasons import Reason
 from .records import Result
 from .restarts import (
     PAUSE_SECONDS,
@@ -39,7 +39,7 @@ from .restarts import (
     pause_before_next,
     told_of,
 )
-from .result import RC_BY_STATE
+from .result import unfinished
 
 LOOK_SECONDS = 0.5  # between two looks for somebody who ends the job
 
@@ -168,17 +168,6 @@ def text_of(refused: Refused) -> str:
     """Return why a job was refused, with the jobs that kept it away."""
     names = {row["job_id"] for rows in refused.get("running", {}).values() for row in rows}
     return ": ".join([refused["reason"], *sorted(names)])
-
-
-def unfinished(result: Result, reason: Reason) -> Result:
-    """Return the result of a job that was to be started again, and was not: that of its last attempt, with the reason.
-
-    One that somebody ended between two attempts is cancelled.
-    """
-    found: Result = {**result, "notes": [*result["notes"], not_again(reason.detail)]}
-    if reason.code != EndReason.CANCELLED:
-        return found
-    return {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
 
 
 def order_of_attempt(run_order: RunOrder, ended: Sequence[Ended]) -> RunOrder:

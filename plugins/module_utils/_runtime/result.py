@@ -27,7 +27,7 @@ from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
-from .reasons import EXIT_SAVED, STATES, EndReason, FinalState, RankState
+from .reasons import EXIT_SAVED, STATES, EndReason, FinalState, RankState, Reason
 from .records import (
     BlamedLauncher,
     End,
@@ -42,6 +42,7 @@ from .records import (
     ResultRank,
     Seen,
 )
+from .restarts import not_again
 from .sampler import noted_usage
 from .usage import CPUS_MOST, NodeUsage
 from .usage_figures import FINDINGS_MOST, NodeFigures, OfRank, Usage, figures_of
@@ -238,6 +239,17 @@ def keep_result(job: JobDir, result: Result) -> None:
     """Write result.json: from then on the job is over. OSError."""
     job.write("result.json", result)
     job.drop_ballast()
+
+
+def unfinished(result: Result, reason: Reason) -> Result:
+    """Return the result of a job that was to be started again, and was not: that of its last attempt, with the reason.
+
+    One that somebody ended between two attempts is cancelled.
+    """
+    found: Result = {**result, "notes": [*result["notes"], not_again(reason.detail)]}
+    if reason.code != EndReason.CANCELLED:
+        return found
+    return {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
 
 
 def find_result(

@@ -18,7 +18,7 @@ from . import reasons
 from .bounded_write import write_in_thread
 from .earlier_attempts import EARLIER_RESULT, LIST
 from .protocol import EndRound, NextRound
-from .reasons import OF_A_ROUND, EndReason, Reason
+from .reasons import OF_A_ROUND, Reason
 from .records import NodeReport, Note, Result
 from .restarts import (
     FIRST_PAUSE,
@@ -30,7 +30,7 @@ from .restarts import (
     not_again,
     pause_before_next,
 )
-from .result import RC_BY_STATE, find_result
+from .result import find_result, unfinished
 
 if TYPE_CHECKING:
     from .head_job import HeadJob
@@ -48,6 +48,7 @@ class Rounds:
         self.saved: set[str] = set()  # hosts of which ranks have saved their work, in this round
         self.closing: tuple[Reason, str] | None = None  # why the round is ending, and where that came from
         self.reports: dict[str, NodeReport] = {}  # on the round that is ending, by host
+        self.found: list[Result | None] = []  # its result, when a thread has found it
         self.next_at: float | None = None  # when the next one begins, by the monotonic clock
         self.last: Result | None = None  # of the round before, until the ranks of this one have begun
         self.listed = False  # whether the round that runs, or is ending, is one of `ended`
@@ -77,28 +78,39 @@ class Rounds:
         return False
 
     def take(self, report: NodeReport, host: str) -> None:
-        """Take what a node tells of the round that is over; with the last one, decide how it goes on."""
-        if not self.closing or self.job.ended:
+        """Take what a node tells of the round that is over, once; with the last one, look how it ended."""
+        if not self.closing or self.job.ended or host in self.reports:
             return
         self.reports[host] = report
         if len(self.reports) > len(self.job.peers):
-            self.decide(*self.closing)
+            self.job.node_job.rounds.do(self.find)  # a disk may hang, and the leases of the nodes go on
 
-    def decide(self, reason: Reason, host: str) -> None:
-        """Keep the result of the round, and have the next one begin, or end the job."""
+    def find(self) -> None:
+        """In a thread: find the result of the round that is over."""
+        try:
+            self.found.append(self.result())
+        except OSError:
+            self.found.append(None)
+
+    def decide(self, result: Result | None, reason: Reason, host: str) -> None:
+        """Keep the result of the round, and have the next one begin, or end the job. No result: it cannot be read."""
         job = self.job
-        result = self.result()
+        if result is None:
+            self.end_job(reason, host)
+            return
         self.ended.append(ended_of(result["job_id"], result))
         self.listed = True
-        again = self.rule is not None and goes_on(self.ended, self.rule)
-        kept = kept_out(self.ended) if again else []
+        rule = self.rule if self.rule and goes_on(self.ended, self.rule) else None
+        kept = kept_out(self.ended) if rule else []
         if kept:
             self.notes.append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
-        if kept or not again:
-            job.unfinished = job.hosts()  # guards wait for each other at the end of a job
-            job.end(reason, host)
+        if kept or not rule:
+            self.end_job(reason, host)
             return
+        self.keep_list()  # a head that dies leaves it
         write_in_thread(lambda: job.node_job.job.write(EARLIER_RESULT, result))
+        count = len(self.ended)
+        job.audience.send({"kind": "restarted", "state": result["state"], "restarts": count, "most": rule["most"]})
         self.last = result
         self.next_at = time.monotonic() + max(0.0, pause_before_next(self.ended) - FIRST_PAUSE)  # agents take as long
 
@@ -110,21 +122,34 @@ class Rounds:
         seconds = time.monotonic() - job.started
         return find_result(node.job, node.order, node.staging, node.output.metrics, others, seconds)
 
+    def end_job(self, reason: Reason, host: str) -> None:
+        """End the job in place of the round."""
+        self.job.unfinished = self.job.hosts()  # guards wait for each other at the end of a job
+        self.job.end(reason, host)
+
+    def keep_list(self) -> None:
+        """Write the list of the rounds that are over."""
+        write_in_thread(lambda: self.job.node_job.job.write(LIST, {"attempts": self.ended}))
+
     def tick(self) -> None:
-        """Begin the next round if it is time."""
+        """Begin the next round if it is time. A node whose part of the job is over has no other one: the job ends."""
+        gone = [peer.name for peer in self.job.peers if peer.over]
+        gone += [self.job.order["host"]] if self.job.node_job.guard_gone else []
+        if gone and self.closing and not self.job.ended:
+            self.end_job(reasons.node_lost(gone[0], "its part of the job is over"), gone[0])
+        if self.found and self.closing and not self.job.ended:
+            self.decide(self.found.pop(), *self.closing)
         if self.next_at is None or self.job.ended or time.monotonic() < self.next_at:
             return
         job, last = self.job, self.last
         self.next_at = self.closing = None
         self.reports, self.saved = {}, set()
-        if self.rule is None or last is None:
+        if last is None:
             return
-        count = len(self.ended)
-        job.audience.send({"kind": "restarted", "state": last["state"], "restarts": count, "most": self.rule["most"]})
         job.unplaced, job.unfinished = job.hosts(), job.hosts()
         job.started = job.timeout_start = time.monotonic()
         job.hangs.hear()
-        frame = NextRound(kind="next_round", restarts=count, after=last["state"])
+        frame = NextRound(kind="next_round", restarts=len(self.ended), after=last["state"])
         for peer in job.peers:
             peer.send(frame)
         job.node_job.rounds.begin(frame)
@@ -140,12 +165,9 @@ class Rounds:
         """
         if not self.ended:
             return result
-        found: Result = {**result, "notes": [*result["notes"], *self.notes]}
-        if self.last and reason:
-            found["notes"].append(not_again(reason.detail))
-            if reason.code == EndReason.CANCELLED:
-                found = {**found, "state": "cancelled", "rc": RC_BY_STATE["cancelled"]}
+        if self.last and reason:  # not as its files tell: a node may be gone since, and its clock began anew
+            result = unfinished(self.last, reason)
         elif not self.listed:
             self.ended.append(ended_of(result["job_id"], result))
-        write_in_thread(lambda: self.job.node_job.job.write(LIST, {"attempts": self.ended}))
-        return found
+        self.keep_list()
+        return {**result, "notes": [*result["notes"], *self.notes]}

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -13,6 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.earlier_attempts import (
+    ATTEMPTS,
+    RESULT,
+    numbers_in,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Metric, Result
 
@@ -83,15 +89,19 @@ def time_between_failures(run_dir: Path, nodes: int) -> float | None:
 
 
 def earlier_runs(runs: Path) -> Iterator[tuple[str, float, int]]:
-    """Yield state, seconds and number of nodes of the newest runs in a directory. What is no result is left out."""
+    """Yield state, seconds and number of nodes of the newest runs in a directory. What is no result is left out.
+
+    A run that was started again in its own directory counts as often as it was started.
+    """
     try:
         entries = [entry for entry in os.scandir(runs) if entry.is_dir(follow_symlinks=False)]
         entries.sort(key=lambda entry: -entry.stat(follow_symlinks=False).st_mtime)
     except OSError:
         return
-    for entry in entries[:RUNS_MOST]:
+    starts = (path for entry in entries[:RUNS_MOST] for path in starts_of(entry.path))
+    for path in itertools.islice(starts, RUNS_MOST):
         try:
-            with open(open_file(os.path.join(entry.path, "result.json")), "rb") as file:
+            with open(open_file(os.path.join(path, RESULT)), "rb") as file:
                 found = json.loads(file.read(RESULT_BYTES))
             hosts = {str(place["host"]) for place in found["placement"]}
             took = float(found["seconds"])
@@ -99,6 +109,16 @@ def earlier_runs(runs: Path) -> Iterator[tuple[str, float, int]]:
             continue
         if 0 <= took <= RUN_SECONDS_MOST and hosts:
             yield str(found.get("state")), took, len(hosts)
+
+
+def starts_of(run: str) -> list[str]:
+    """Return where the results of a run are, the newest first: its own, and those of its earlier attempts."""
+    earlier = os.path.join(run, ATTEMPTS)
+    try:
+        numbers = numbers_in(earlier)
+    except OSError:
+        numbers = []
+    return [run, *(os.path.join(earlier, number) for number in reversed(numbers))]
 
 
 def told(interval: Interval) -> str:
