@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import os
@@ -247,7 +248,7 @@ class Recorded(Slurm):
 
 
 def test_jobs_of_ours_are_told_by_name_and_comment() -> None:
-    rows = {row.number: row for row in Recorded().jobs("--me")}
+    rows = {row.number: row for row in Recorded().jobs()}
     assert [(row.state, row.reason) for row in rows.values()][-1] == ("RUNNING", "")
     by_id = {row.job_id: row for row in rows.values() if row.job_id}
     assert set(by_id) == {"demo", "later", "three"}  # without our comment, or our name, a job is of others
@@ -272,11 +273,34 @@ def test_clean_ends_the_named_job_and_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert jobs_there(head, "") == ([], ["three", "demo"])
     taken, going = jobs_there(head, "demo")
     assert [row.job_id for row in taken] == ["demo"] and going == []
+    assert [row.job_id for row in jobs_there(head, "later").taken] == ["later"]  # started elsewhere: it was named
     with pytest.raises(InputError, match=r"job_id: got .old.; Slurm has no such job of yours"):
         jobs_there(head, "old")  # of another kind: clean.yml of the nodes ends it
     assert take_away(head, taken[0].name) == []
     numbers = recorded("squeue", "--name=torchfleet-demo-0123456789ab")["stdout"].split("|")[0]
     assert ("scancel", "--quiet", numbers) in head.asked
+
+
+class Shared(Recorded):
+    """A head on which several people are one user, and another one's job has the id of ours."""
+
+    def run(self, program: str, *words: str) -> str:
+        theirs = "77|RUNNING|None|torchfleet-demo-777777777777|torchfleet bob@desk\n"
+        return super().run(program, *words) + (theirs if program == "squeue" and "--me" in words else "")
+
+
+def test_clean_spares_the_job_of_another_person_with_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_job
+
+    monkeypatch.setattr(slurm_job, "owner", lambda: "alice@desk")
+    assert [row.number for row in jobs_there(Shared(), "demo").taken] == ["30"]
+
+
+def test_squeue_is_asked_for_own_jobs_only() -> None:
+    """Names are seen by all users of a cluster: a job of theirs with our name would be taken for ours."""
+    head = Recorded()
+    take_away(head, "torchfleet-demo-0123456789ab")
+    assert head.asked and all("--me" in words for words in head.asked if words[0] == "squeue")
 
 
 @pytest.mark.parametrize(
@@ -305,7 +329,8 @@ class Above:
 
     def __init__(self, tmp_path: Path, code: str, lease: float = 60.0, patience: float = 60.0) -> None:
         self.cancelled = tmp_path / "cancelled"
-        cancel = json.dumps(["touch", str(self.cancelled)])
+        note = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+        cancel = json.dumps([sys.executable, "-c", note, str(self.cancelled)])
         words = python_words(sys.executable, SUBMIT.read_text())
         argv = [*words, str(lease), str(patience), cancel, sys.executable, "-c", code]
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -335,7 +360,8 @@ def test_a_job_in_the_queue_is_cancelled_when_the_controller_is_gone(tmp_path: P
     above.put(b"x" * 300_000)
     if gone == "closed" and above.process.stdin:
         above.process.stdin.close()
-    assert above.process.wait() == 0 and above.cancelled.exists()
+    assert above.process.wait() == 0
+    assert above.cancelled.read_text() == f"--user={getpass.getuser()}"  # root could cancel those of others
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import select
 import signal
 import subprocess
@@ -89,11 +90,20 @@ def take_back(srun: subprocess.Popen[bytes], cancel: list[str], patience: float)
 
 
 def end(cancel: list[str]) -> None:
-    """Run the command that cancels the job."""
+    """Run the command that cancels the job. Root and operators could cancel one of that name of others too."""
     try:
-        subprocess.run(cancel, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=CANCEL_SECONDS, check=False)
+        words = [*cancel, f"--user={own_user()}"]
+        subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=CANCEL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         pass
+
+
+def own_user() -> str:
+    """Return the name of the user that we are, or the number of one without a name."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 if __name__ == "__main__":

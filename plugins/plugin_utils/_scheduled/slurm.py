@@ -126,8 +126,11 @@ class Slurm:
         return SlurmError(SlurmCode.NOT_REACHED, f"{self.name}: {said}; try: ansible {self.name} -m ping")
 
     def jobs(self, *which: str) -> list[Row]:
-        """Return jobs in the queue. `which`: options of squeue. SlurmError."""
-        text = self.run("squeue", "--noheader", f"--format={FORMAT}", *which)
+        """Return jobs in the queue of the user that logs in there: whoever sees a name there can give it to a job.
+
+        `which`: options of squeue. SlurmError.
+        """
+        text = self.run("squeue", "--me", "--noheader", f"--format={FORMAT}", *which)
         return [row for line in text.splitlines()[:ROWS_MOST] if (row := row_of(line))]
 
     def cancel(self, numbers: Sequence[str]) -> None:

@@ -289,15 +289,16 @@ class Jobs(NamedTuple):
 def jobs_there(slurm: Slurm, job_id: str) -> Jobs:
     """Return jobs in Slurm: to end is the wanted one, of this user of the cluster. SlurmError.
 
+    Several people may share that user, and give jobs the same id: then one that was started from here is meant.
     InputError if the wanted one is not there. Without a name nothing is to end: what is in the queue waits or runs.
     """
-    rows = [row for row in slurm.jobs("--me") if row.job_id and not row.is_over]
+    rows = [row for row in slurm.jobs() if row.job_id and not row.is_over]
     if not job_id:
         return Jobs([], [row.job_id for row in rows if row.owner == owner()])
     taken = [row for row in rows if row.job_id == job_id]
     if not taken:
         raise InputError("job_id", job_id, f"Slurm has no such job of yours in its queue: squeue --me on {slurm.name}")
-    return Jobs(taken, [])
+    return Jobs([row for row in taken if row.owner == owner()] or taken, [])
 
 
 def take_away(slurm: Slurm, name: str) -> list[str]:
