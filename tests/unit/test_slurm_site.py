@@ -364,6 +364,20 @@ def test_a_job_in_the_queue_is_cancelled_when_the_controller_is_gone(tmp_path: P
     assert above.cancelled.read_text() == f"--user={getpass.getuser()}"  # root could cancel those of others
 
 
+def test_a_job_that_srun_asks_for_after_it_was_cancelled_is_cancelled_again(tmp_path: Path) -> None:
+    """A controller that goes in the first second, or a slurmctld that is busy: scancel found nothing, and says nothing.
+
+    Without srun such a job would wait, and hold its nodes, with nobody to end it.
+    """
+    file = str(tmp_path / "cancelled")
+    late = f"import os, time\nwhile not os.path.exists({file!r}): time.sleep(0.05)\nos.remove({file!r})\n"
+    above = Above(tmp_path, late + WAITS.format(file))
+    above.put(b"x" * 300_000)
+    if above.process.stdin:
+        above.process.stdin.close()
+    assert above.process.wait(40) == 0
+
+
 @pytest.mark.parametrize(
     ("code", "status"), [("import sys; sys.exit(255)", 254), ("import os; os.kill(os.getpid(), 9)", 137)]
 )

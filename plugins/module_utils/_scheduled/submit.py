@@ -25,6 +25,7 @@ NO_PROGRAM = 127  # exit status: srun is not there, as shells say it
 OTHER = 254  # in place of 255, which is ssh's own: srun has it for an option that it does not know
 TICK_SECONDS = 0.5
 CANCEL_SECONDS = 60.0  # for Slurm to end a job that was cancelled
+AGAIN_SECONDS = 2.0  # until it is cancelled once more: srun may have asked for it only after we did
 BLOCK = 1 << 16
 
 
@@ -77,16 +78,26 @@ def take_back(srun: subprocess.Popen[bytes], cancel: list[str], patience: float)
     """End the job: its nodes learn it by the end of their input. What is there after `patience` seconds Slurm ends."""
     if srun.stdin:
         srun.stdin.close()
-    try:
-        srun.wait(patience)
+    if ends(srun, patience):
         return
-    except subprocess.TimeoutExpired:
+    until = time.monotonic() + CANCEL_SECONDS
+    while time.monotonic() < until:
         end(cancel)
-    try:
-        srun.wait(CANCEL_SECONDS)
-    except subprocess.TimeoutExpired:
+        if ends(srun, AGAIN_SECONDS):
+            return
+    srun.terminate()  # it takes its job back itself, if it can
+    if not ends(srun, AGAIN_SECONDS):
         srun.kill()
         srun.wait()
+
+
+def ends(srun: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether srun ends in so many seconds."""
+    try:
+        srun.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def end(cancel: list[str]) -> None:
