@@ -395,6 +395,23 @@ def test_a_python_that_is_too_old_on_the_head_says_so() -> None:
     assert "ansible_python_interpreter" in done.stderr
 
 
+def test_variables_for_other_jobs_do_not_reach_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those of the user's shell the rest do: partition, account, slurm.conf."""
+    for name in ("SLURM_UNBUFFEREDIO", "SLURM_STDOUTMODE", "SLURM_PARTITION"):
+        monkeypatch.setenv(name, "x")
+    above = Above(tmp_path, "import os; print(*sorted(name for name in os.environ if name.startswith('SLURM_')))")
+    assert above.process.communicate()[0] == b"SLURM_PARTITION\n"
+
+
+def test_in_a_job_of_slurm_no_other_one_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step has not the name by which the job is followed, cancelled and cleaned."""
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    words = python_words(sys.executable, SUBMIT.read_text())
+    done = subprocess.run([*words, "1", "1", "[]", "touch", str(tmp_path / "x")], capture_output=True, check=False)
+    assert done.returncode == REFUSED and done.stderr.startswith(b"this shell is in job 4711 of Slurm")
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_head_without_srun(tmp_path: Path) -> None:
     words = python_words(sys.executable, SUBMIT.read_text())
     done = subprocess.run([*words, "1", "1", "[]", "/opt/none/srun"], capture_output=True, text=True, check=False)
