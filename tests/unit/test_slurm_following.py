@@ -89,6 +89,28 @@ def test_a_job_that_slurm_refuses_says_why(tmp_path: Path, words: tuple[str, ...
     assert (tmp_path / "launcher.out").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_a_site_prints_on_a_node_is_no_start_of_ours(tmp_path: Path) -> None:
+    """Prologs of tasks print to them: that nothing was started is told all the same, in the words of the node."""
+    errors = "1: slurmstepd-n2: error: execve(): /opt/python: No such file or directory\n"
+    found = Job(tmp_path, "0: Welcome\n1: Welcome\n", errors, "sys.exit(127)").ended()
+    assert found["reason"] == EndReason.NOT_STARTED and found["detail"] == errors[3:].strip()
+
+
+def test_a_node_that_did_not_start_is_told_by_its_own_words(tmp_path: Path) -> None:
+    """And not by those for which the job waited in the queue before."""
+    errors = "0: noise\nsrun: error: n2: task 1: Exited with exit code 2\n1: error: execve(): /opt/python: Not there\n"
+    job = Job(tmp_path, said_by(0, here(0), PLACED), errors, "time.sleep(600)", "later")
+    job.name, job.next_look = "torchfleet-later-00ff00ff00ff", 0.0
+    job.look()
+    while not (job.heard["node0"] and job.said):
+        job.read()
+    job.began -= 6000.0
+    late = job.reason_to_end()
+    assert late and late[0].detail == "1 of 2 nodes did not start in 60 s: error: execve(): /opt/python: Not there"
+    job.srun.kill()
+    job.close()
+
+
 @pytest.mark.parametrize(
     ("printed", "why"),
     [

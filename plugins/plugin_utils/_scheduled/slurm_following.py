@@ -131,9 +131,12 @@ class SlurmFollowing(Following[Seat]):
             found = LABELLED.match(line)
             if found and int(found.group(1)) < len(hosts):
                 host = hosts[int(found.group(1))]
-                self.heard[host] = time.monotonic()
-                if not self.seats[host].gone:
-                    self.take(self.seats[host], found.group(2) + b"\n")
+                seat = self.seats[host]
+                known = seat.reader.number
+                if not seat.gone:
+                    self.take(seat, found.group(2) + b"\n")
+                if seat.reader.number != known:  # what a site's prolog prints there is none of ours
+                    self.heard[host] = time.monotonic()
 
     def note_srun_ended(self) -> None:
         """Note that nothing more comes."""
@@ -148,14 +151,22 @@ class SlurmFollowing(Following[Seat]):
 
     def refusal(self) -> str:
         """Return why srun started nothing, in its own words, or in those of what was to start it."""
-        lines = bytes(self.said).split(b"\n")
-        of_nodes = [found.group(2) for line in lines if (found := LABELLED.match(line)) and found.group(2).strip()]
-        said, status = first_line(b"\n".join(of_nodes or lines)), self.srun.returncode
-        if status == NO_PROGRAM:
+        of_nodes = self.errors_of(list(self.seats))
+        said, status = first_line(of_nodes or bytes(self.said)), self.srun.returncode
+        if status == NO_PROGRAM and not of_nodes:
             return self.slurm.missing("srun", said).told
         if status == NOT_REACHED and self.slurm.ssh:
             return self.slurm.not_reached(said).told
         return said
+
+    def errors_of(self, hosts: Sequence[str]) -> bytes:
+        """Return the lines that some nodes wrote to their standard error."""
+        names, found = list(self.seats), []
+        for line in bytes(self.said).split(b"\n"):
+            own = LABELLED.match(line)
+            if own and own.group(2).strip() and int(own.group(1)) < len(names) and names[int(own.group(1))] in hosts:
+                found.append(own.group(2))
+        return b"\n".join(found)
 
     def last_error(self) -> str:
         """Return the last line that srun said."""
@@ -193,8 +204,10 @@ class SlurmFollowing(Following[Seat]):
         return None
 
     def not_started(self, missing: list[str]) -> Reason:
-        """Return that nodes did not start in time, and why."""
+        """Return that nodes did not start in time, and why: as squeue says, or what they said while others started."""
+        said = self.errors_of(missing)
         why = "" if self.started_anywhere else self.why()
+        why = why or (first_line(said) if said else "")
         return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, why or self.last_error())
 
     def end_there(self) -> None:
