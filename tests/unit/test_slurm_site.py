@@ -260,6 +260,14 @@ def test_a_line_that_is_no_row_is_none(line: str) -> None:
     assert slurm.row_of(line) is None
 
 
+def test_a_reason_that_is_a_sentence_is_for_people_only() -> None:
+    """Slurm has sentences for the commonest: nodes are down, drained or reserved."""
+    row = slurm.row_of("7|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-2]|n|c")
+    assert row and (row.reason, row.told) == ("", "ReqNodeNotAvail, UnavailableNodes:n[1-2]")
+    word = slurm.row_of("7|PENDING|Resources|n|c")
+    assert word and word.reason == word.told == "Resources"
+
+
 def test_what_a_row_has_is_bounded() -> None:
     row = slurm.row_of("7|\x1b[2J|a b|" + "n" * 9000 + "|c")
     assert row is None or (row.state, row.reason) == ("", "")
@@ -312,7 +320,20 @@ def test_squeue_is_asked_for_own_jobs_only() -> None:
     ],
 )
 def test_the_first_error_line_of_srun_is_told(words: tuple[str, ...], said: str) -> None:
-    assert slurm.first_line(recorded("srun", *words)["stderr"].encode()) == said
+    assert slurm.error_line(recorded("srun", *words)["stderr"].encode()) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("squeue: not found", "squeue: not found"),
+        ("slurm_load_jobs error: Unable to contact slurm controller\n", "slurm_load_jobs error: Unable"),
+        ("alice@login: Permission denied (publickey).\r\n", "alice@login: Permission denied (publickey)."),
+        ("", "All use is logged."),
+    ],
+)
+def test_the_banner_of_a_login_node_is_not_its_error(said: str, told: str) -> None:
+    assert slurm.error_line(f"**** Welcome ****\r\n\r\nAll use is logged.\r\n{said}".encode()).startswith(told)
 
 
 def test_a_head_without_slurm_is_said_to_be_none() -> None:

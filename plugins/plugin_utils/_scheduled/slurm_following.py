@@ -28,7 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.fram
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 
 from .following import Doubt, Following, Seat
-from .slurm import NO_PROGRAM, NOT_REACHED, TEXT, Row, Slurm, SlurmError, first_line
+from .slurm import NO_PROGRAM, NOT_REACHED, TEXT, Row, Slurm, SlurmError, error_line
 
 READ_SECONDS = 0.2
 FIRST_SECONDS, LOOK_SECONDS = 2.0, 5.0  # until the first look into the queue, and between two, while the job waits
@@ -152,7 +152,7 @@ class SlurmFollowing(Following[Seat]):
     def refusal(self) -> str:
         """Return why srun started nothing, in its own words, or in those of what was to start it."""
         of_nodes = self.errors_of(list(self.seats))
-        said, status = first_line(of_nodes or bytes(self.said)), self.srun.returncode
+        said, status = error_line(of_nodes or bytes(self.said)), self.srun.returncode
         if status == NO_PROGRAM and not of_nodes:
             return self.slurm.missing("srun", said).told
         if status == NOT_REACHED and self.slurm.ssh:
@@ -188,8 +188,8 @@ class SlurmFollowing(Following[Seat]):
             self.told, self.next_tell = why, now + TELL_SECONDS
 
     def why(self) -> str:
-        """Return why the job waits, in squeue's word for it."""
-        return f"{self.row.state}, {self.row.reason}" if self.row and self.row.reason else ""
+        """Return why the job waits, in squeue's words for it."""
+        return f"{self.row.state}, {self.row.told}" if self.row and self.row.told else ""
 
     def never_starts(self) -> tuple[Reason, str] | None:
         """Return why the job will never run; note nodes that are silent."""
@@ -207,7 +207,7 @@ class SlurmFollowing(Following[Seat]):
         """Return that nodes did not start in time, and why: as squeue says, or what they said while others started."""
         said = self.errors_of(missing)
         why = "" if self.started_anywhere else self.why()
-        why = why or (first_line(said) if said else "")
+        why = why or (error_line(said) if said else "")
         return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, why or self.last_error())
 
     def end_there(self) -> None:
