@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,18 @@ def test_a_job_that_waits_for_what_never_comes_is_ended(tmp_path: Path, name: st
         assert late and late[0].detail == "2 of 2 nodes did not start in 60 s: PENDING, Resources"
         job.end_job(*late)
         assert job.over() and ("scancel", "--quiet", number_of(whole)) in job.slurm.asked  # type: ignore[attr-defined]
+    job.srun.kill()
+    job.close()
+
+
+def test_squeue_is_asked_less_and_less(tmp_path: Path) -> None:
+    job = Job(tmp_path, "", code="time.sleep(600)")
+    pauses = []
+    for _look in range(6):
+        job.next_look = began = time.monotonic()
+        job.look()
+        pauses.append(round(job.next_look - began))
+    assert pauses == [5, 10, 20, 40, 60, 60]
     job.srun.kill()
     job.close()
 

@@ -31,7 +31,8 @@ from .following import Doubt, Following, Seat
 from .slurm import NO_PROGRAM, NOT_REACHED, TEXT, Row, Slurm, SlurmError, error_line
 
 READ_SECONDS = 0.2
-FIRST_SECONDS, LOOK_SECONDS = 2.0, 5.0  # until the first look into the queue, and between two, while the job waits
+FIRST_SECONDS, LOOK_SECONDS = 2.0, 5.0  # until the first look into the queue, and between it and the second one
+LOOK_MOST = 60.0  # between two, which double: each is a login to the head, and sites ask not to ask squeue often
 TELL_SECONDS = 30.0  # between two lines on that
 SILENT_BEATS = 10 * BEAT_SECONDS  # beyond the lease: an entry says every fifth beat that it lives
 BLOCK = 1 << 20
@@ -78,6 +79,7 @@ class SlurmFollowing(Following[Seat]):
         self.line, self.said = bytearray(), bytearray()
         self.row: Row | None = None  # as it was in the queue last
         self.next_look, self.next_tell = time.monotonic() + FIRST_SECONDS, time.monotonic() + TELL_SECONDS
+        self.pause = LOOK_SECONDS
         self.told = ""  # why the job waits, as people were told
         pipe = subprocess.PIPE
         # A session of its own: Ctrl-C is for us, who end the job with its records.
@@ -178,7 +180,7 @@ class SlurmFollowing(Following[Seat]):
         now = time.monotonic()
         if self.started_anywhere or self.end or now < self.next_look:
             return
-        self.next_look = now + LOOK_SECONDS
+        self.next_look, self.pause = now + self.pause, min(2 * self.pause, LOOK_MOST)
         with contextlib.suppress(SlurmError):  # srun is still there, or has ended: that counts
             rows = self.slurm.jobs(f"--name={self.name}")
             self.row = rows[0] if rows else None
