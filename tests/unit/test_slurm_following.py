@@ -107,7 +107,7 @@ def test_a_node_that_did_not_start_is_told_by_its_own_words(tmp_path: Path) -> N
         job.read()
     job.began -= 6000.0
     late = job.reason_to_end()
-    assert late and late[0].detail == "1 of 2 nodes did not start in 60 s: error: execve(): /opt/python: Not there"
+    assert late and late[0].detail == "1 of 2 nodes did not start in 600 s: error: execve(): /opt/python: Not there"
     job.srun.kill()
     job.close()
 
@@ -180,6 +180,17 @@ def test_a_job_that_waits_for_what_never_comes_is_ended(tmp_path: Path, name: st
         assert late and late[0].detail == "2 of 2 nodes did not start in 60 s: PENDING, Resources"
         job.end_job(*late)
         assert job.over() and ("scancel", "--quiet", number_of(whole)) in job.slurm.asked  # type: ignore[attr-defined]
+    job.srun.kill()
+    job.close()
+
+
+def test_the_time_in_the_queue_is_not_that_of_the_start(tmp_path: Path) -> None:
+    """Slurm brought the nodes in the last second: their ranks have their time to start."""
+    job = Job(tmp_path, said_by(0, here(0)), code="time.sleep(600)")
+    job.began -= 59.0
+    while not job.heard["node0"]:
+        job.read()
+    assert job.reason_to_end() is None and time.monotonic() - job.began < 30
     job.srun.kill()
     job.close()
 

@@ -33,6 +33,7 @@ from .slurm import NO_PROGRAM, NOT_REACHED, TEXT, Row, Slurm, SlurmError, error_
 READ_SECONDS = 0.2
 FIRST_SECONDS, LOOK_SECONDS = 2.0, 5.0  # until the first look into the queue, and between it and the second one
 LOOK_MOST = 60.0  # between two, which double: each is a login to the head, and sites ask not to ask squeue often
+STARTED_SECONDS = 600.0  # for the ranks of all nodes to start, from the first word of an entry on
 TELL_SECONDS = 30.0  # between two lines on that
 SILENT_BEATS = 10 * BEAT_SECONDS  # beyond the lease: an entry says every fifth beat that it lives
 BLOCK = 1 << 20
@@ -138,7 +139,13 @@ class SlurmFollowing(Following[Seat]):
                 if not seat.gone:
                     self.take(seat, found.group(2) + b"\n")
                 if seat.reader.number != known:  # what a site's prolog prints there is none of ours
-                    self.heard[host] = time.monotonic()
+                    self.note_life(host)
+
+    def note_life(self, host: str) -> None:
+        """Note that a node's entry said something. With the first of all the time in the queue is over."""
+        if not self.started_anywhere:
+            self.began, self.start_timeout = time.monotonic(), STARTED_SECONDS
+        self.heard[host] = time.monotonic()
 
     def note_srun_ended(self) -> None:
         """Note that nothing more comes."""
