@@ -97,6 +97,13 @@ def test_what_a_site_prints_on_a_node_is_no_start_of_ours(tmp_path: Path) -> Non
     assert found["reason"] == EndReason.NOT_STARTED and found["detail"] == errors[3:].strip()
 
 
+def test_output_that_is_cut_names_the_option_of_slurm(tmp_path: Path) -> None:
+    cut = {"kind": "output", "name": "ranks/2/stdout", "first": True, "content": "YQo=", "cut": 9}
+    Job(tmp_path, said_by(0, here(0), PLACED, OVER) + said_by(1, here(1), PLACED, cut, OVER)).ended()
+    text = (tmp_path / "ranks" / "2" / "stdout").read_text()
+    assert text == "... the first 9 bytes are not here: slurm_output limits what comes home\na\n"
+
+
 def test_a_node_that_did_not_start_is_told_by_its_own_words(tmp_path: Path) -> None:
     """And not by those for which the job waited in the queue before."""
     errors = "0: noise\nsrun: error: n2: task 1: Exited with exit code 2\n1: error: execve(): /opt/python: Not there\n"

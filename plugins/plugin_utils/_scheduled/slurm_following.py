@@ -57,6 +57,7 @@ HOPELESS = {
 class SlurmFollowing(Following[Seat]):
     """One job on nodes of Slurm, from its submission to the end of its last node."""
 
+    output_option = "slurm_output"
     ended_there = "was taken back: Slurm cancelled or ended its job"
 
     def __init__(
