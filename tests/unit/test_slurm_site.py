@@ -96,6 +96,9 @@ def test_how_many(tmp_path: Path, given: dict[str, Any], nodes: int, ranks: int,
         ({"detach": True}, "detach: .*tmux"),
         ({"slurm_args": "-N3"}, "slurm_args: got .-N3.; the plan decides that: -e slurm_nodes=2"),
         ({"slurm_args": "--output=x"}, "slurm_args: .*our code on the nodes needs it as it is"),
+        ({"slurm_args": "--clusters=b"}, "slurm_args: .*log in to a head of that cluster"),
+        ({"slurm_args": "--gres=gpu:a100:4"}, "it asks for 4 GPUs of each node, and slurm_gpus for 0: -e slurm_gpus=4"),
+        ({"slurm_args": "--gpus-per-node=a100:2", "slurm_gpus": 4}, "it asks for 2 GPUs .*-e slurm_gpus=2"),
         ({"slurm_args": "-p gpu"}, "slurm_args: got .gpu.; write each option and its value as one word"),
         ({"python": "~/venv/bin/python"}, "python: .*whole path on the nodes"),
     ],
@@ -132,6 +135,21 @@ def test_one_srun_starts_our_entry_once_on_each_node(tmp_path: Path) -> None:
     assert "--partition=gpu" in text and "# slurm_args [user]" in text and "command on login, which starts" in text
     assert job.argv[:3] == ["ssh", "--", "login.example.org"] and len(job.argv) == 4  # one word for the shell there
     assert job.plan.master_addr == FIRST and 20_000 <= job.plan.master_port < 30_000
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("--gres=gpu:a100:4", False),
+        ("--gres=nvme:1,gres/gpu:2,gpu:2", False),
+        ("--gpus-per-node=h100:4", False),
+        ("--gres=nvme:2", True),
+    ],
+)
+def test_gpus_of_a_kind_are_asked_for_by_the_option_that_names_it(tmp_path: Path, word: str, ours: bool) -> None:
+    """Beside it ours would ask for them once more; a disk of a node is no GPU."""
+    words = list(words_of(made(tmp_path, slurm_gpus=4, slurm_args=word).options))
+    assert word in words and ("--gpus-per-node=4" in words) == ours
 
 
 def test_secrets_come_by_the_input_and_stand_on_no_command_line(tmp_path: Path) -> None:

@@ -258,7 +258,8 @@ def entry_words(python: str) -> list[str]:
 def srun_options(plan: LaunchPlan, asked: SlurmRequest, slurm: Slurm) -> tuple[Option, ...]:
     """Return srun's command line, each option with its reason."""
     words = (*entry_words(asked.python), plan.head.home, digest())
-    gpus = [Option((f"--gpus-per-node={asked.gpus}",), "slurm_gpus", "user")] if asked.gpus else []
+    named = not asked.gpus or asked.names_gpus
+    gpus = [] if named else [Option((f"--gpus-per-node={asked.gpus}",), "slurm_gpus", "user")]
     cores = "slurm_cpus" if asked.cpus else "a core for each rank: give slurm_cpus for more"
     entry = "our entry: our code and your script come by its input, what ranks say goes by its output"
     return (
