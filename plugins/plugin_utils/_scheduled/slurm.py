@@ -153,8 +153,8 @@ def row_of(line: str) -> Row | None:
         return None
     state, reason, name, comment = rest
     reason = "" if reason == NO_REASON else reason
-    known = [word if WORD.match(word) else "" for word in (state, reason)]
-    return Row(number, *known, name, comment, reason[:REASON])
+    state, known = (word if WORD.match(word) else "" for word in (state, reason))
+    return Row(number, state, known, name, comment, reason[:REASON])
 
 
 def error_line(said: bytes) -> str:
