@@ -14,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.fram
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_following
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_following import SlurmFollowing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_request import names_partitions
 from tests.unit.test_slurm_site import Recorded, recorded
 
 ORDER: Any = {
@@ -198,6 +199,21 @@ def test_the_time_in_the_queue_is_not_that_of_the_start(tmp_path: Path) -> None:
     while not job.heard["node0"]:
         job.read()
     assert job.reason_to_end() is None and time.monotonic() - job.began < 30
+    job.srun.kill()
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "choice"),
+    [(["--partition=a,b"], True), (["-pa,b"], True), (["--partition=a", "-wn1,n2"], False)],
+)
+def test_a_job_with_a_choice_of_partitions_waits(tmp_path: Path, words: list[str], choice: bool) -> None:
+    """Slurm gives the reason of the partition that it tried last."""
+    job = Job(tmp_path, "", code="time.sleep(600)")
+    job.has_choice = names_partitions(words)
+    job.name, job.next_look = "torchfleet-three-3333cccc3333", 0.0
+    job.look()
+    assert job.row and job.row.reason == "PartitionNodeLimit" and (job.reason_to_end() is None) == choice
     job.srun.kill()
     job.close()
 

@@ -322,6 +322,16 @@ def test_clean_spares_the_job_of_another_person_with_the_same_id(monkeypatch: py
     assert [row.number for row in jobs_there(Shared(), "demo").taken] == ["30"]
 
 
+def test_a_job_that_stays_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is a login to the head. What is left is told."""
+    head, pauses = Recorded(), list[float]()
+    monkeypatch.setattr(head, "cancel", lambda numbers: None)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert take_away(head, "torchfleet-demo-0123456789ab")[0].startswith("job 30 is left in Slurm, RUNNING")
+    assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+
+
 def test_squeue_is_asked_for_own_jobs_only() -> None:
     """Names are seen by all users of a cluster: a job of theirs with our name would be taken for ours."""
     head = Recorded()

@@ -58,6 +58,7 @@ class SlurmFollowing(Following[Seat]):
     """One job on nodes of Slurm, from its submission to the end of its last node."""
 
     output_option = "slurm_output"
+    has_choice = False  # of partitions: what is hopeless in one may run in another
     ended_there = "was taken back: Slurm cancelled or ended its job"
 
     def __init__(
@@ -209,7 +210,8 @@ class SlurmFollowing(Following[Seat]):
             if self.heard[host] and not (seat.report or seat.gone) and now - self.heard[host] > silence:
                 seat.gone = True  # its end is not waited for
                 return reasons.silent(f"node {host}", silence), host
-        if self.row and self.row.reason in HOPELESS and not self.started_anywhere:
+        hopeless = self.row and self.row.reason in HOPELESS and not self.has_choice
+        if self.row and hopeless and not self.started_anywhere:
             return reasons.never_started(f"Slurm will not start it: {self.row.reason}: {HOPELESS[self.row.reason]}"), ""
         return None
 

@@ -43,7 +43,7 @@ from .outcome import keep, result_of
 from .pod_files import entry_files
 from .slurm import COMMENT, SECONDS, Row, Slurm, SlurmError
 from .slurm_following import SlurmFollowing
-from .slurm_request import SlurmRequest, parse_slurm
+from .slurm_request import SlurmRequest, names_partitions, parse_slurm
 
 AGAIN = "ansible-playbook clean.yml -e target=slurm -e job_id="
 SUBMIT = Path(__file__).parents[2] / "module_utils" / "_scheduled" / "submit.py"
@@ -51,7 +51,7 @@ MOST_BYTES = 16 << 20  # of our code, the script's folder and the order: srun se
 NAME_SECONDS = 20  # for the name of another node to be resolved
 PORTS = range(20_000, 30_000)  # below those that Linux gives to connections (ip_local_port_range)
 LEFT_SECONDS = 90.0  # for Slurm to take a job off its nodes: KillWait and some more
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, LOOK_MOST = 0.5, 8.0  # until the first look whether it is gone, and between two, which double
 OWN_PORT = "a random one: other jobs may run on that node"
 REASONS = {
     "a free port of that node": OWN_PORT,
@@ -151,6 +151,7 @@ class SlurmJob:
         following = SlurmFollowing(
             self.slurm, self.name, self.argv, self.parcel, order, run_dir, wait, view.show, view.say
         )
+        following.has_choice = names_partitions(self.asked.arguments)
         try:
             following.run(stop.reason, stop.insisted)
         finally:
@@ -304,13 +305,14 @@ def jobs_there(slurm: Slurm, job_id: str) -> Jobs:
 
 def take_away(slurm: Slurm, name: str) -> list[str]:
     """Cancel a job that is still there, and return what is left, with what to do: nothing if all is well."""
-    until = time.monotonic() + LEFT_SECONDS
+    until, pause = time.monotonic() + LEFT_SECONDS, LOOK_SECONDS
     try:
         rows = [row for row in slurm.jobs(f"--name={name}") if not row.is_over]
         if any(row.state != "COMPLETING" for row in rows):
             slurm.cancel([row.number for row in rows])
         while rows and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK_MOST)
             rows = [row for row in slurm.jobs(f"--name={name}") if not row.is_over]
     except SlurmError as error:
         return [f"what is left in Slurm is not known: {error.told}"]

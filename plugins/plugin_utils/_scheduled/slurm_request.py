@@ -123,6 +123,11 @@ def checked_arguments(name: str, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
+def names_partitions(words: Sequence[str]) -> bool:
+    """Whether options of srun give Slurm a choice of partitions: it says of the last one that it tried why not."""
+    return any("," in word for word in words if word.startswith(("-p", "--partition=")))
+
+
 def gpus_of(word: str) -> int:
     """Return how many GPUs of each node an option of srun asks for, as `--gres=gpu:a100:4,nvme:1` does."""
     name, _, value = word.partition("=")
