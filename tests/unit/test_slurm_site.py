@@ -152,6 +152,15 @@ def test_gpus_of_a_kind_are_asked_for_by_the_option_that_names_it(tmp_path: Path
     assert word in words and ("--gpus-per-node=4" in words) == ours
 
 
+def test_where_our_files_will_lie_stands_on_no_command_line(tmp_path: Path) -> None:
+    """Users of a login node see all of these: one of them could make that directory on the nodes before us."""
+    job = made(tmp_path)
+    assert job.plan.head.home.startswith("/tmp/torchfleet-slurm-")
+    assert job.plan.head.home.rpartition("-")[2] not in " ".join(words_of(job.options))
+    with zipfile.ZipFile(io.BytesIO(job.parcel[HEADER:])) as packed:
+        assert packed.read("home").decode() == job.plan.head.home
+
+
 def test_secrets_come_by_the_input_and_stand_on_no_command_line(tmp_path: Path) -> None:
     job = made(tmp_path, job_env={"TOKEN": "hush-hush"}, secret_names=["TOKEN"])
     assert "hush-hush" not in " ".join([*job.argv, *job.lines, json.dumps(job.order["nodes"])])
@@ -226,12 +235,12 @@ def test_an_entry_that_cannot_begin_tells_the_controller(tmp_path: Path, trouble
     home = tmp_path / "home"
     if trouble == "directory":
         home.mkdir()
-    data = parcel_of({}, {}) if trouble == "directory" else b"000000000003abc"
-    argv = [*entry_words(sys.executable), str(home), "version"]
+    data = parcel_of({}, {}, str(home)) if trouble == "directory" else b"000000000003abc"
+    argv = [*entry_words(sys.executable), "version"]
     done = subprocess.run(argv, input=data, capture_output=True, check=False)
     (frame,) = LogReader().take(done.stdout)
     assert done.returncode == REFUSED and frame["kind"] == "ending" and frame["reason"] == EndReason.NOT_STARTED
-    assert f"our files cannot be laid into {home}: " in frame["detail"]
+    assert f"our files cannot be laid into {home if trouble == 'directory' else '/tmp'}: " in frame["detail"]
 
 
 def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
