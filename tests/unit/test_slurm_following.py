@@ -140,6 +140,17 @@ def test_srun_that_dies_loses_the_nodes_that_have_not_told_their_end(tmp_path: P
     assert found["detail"] == "node1 is lost: srun ended with status -9: srun: error: Node failure on n2"
 
 
+def test_what_srun_said_is_kept_beside_what_the_launcher_said(tmp_path: Path) -> None:
+    """Such as slurmstepd on memory."""
+    (tmp_path / "launcher.out").write_text("torchrun's")
+    over = said_by(0, here(0), OVER) + said_by(1, here(1), OVER)
+    job = Job(tmp_path, over, "0: slurmstepd: \x1b[31moom_kill\n")
+    job.ended()
+    job.keep_said(tmp_path)
+    assert (tmp_path / "launcher.out").read_text() == "torchrun's"
+    assert (tmp_path / "srun.out").read_text() == "0: slurmstepd: [31moom_kill\n"
+
+
 def test_a_silent_node_is_lost(tmp_path: Path) -> None:
     job = Job(tmp_path, said_by(0, here(0), PLACED) + said_by(1, here(1), PLACED), code="time.sleep(600)")
     while not all(job.heard.values()):

@@ -15,7 +15,7 @@ import re
 import select
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
@@ -39,6 +39,7 @@ SILENT_BEATS = 10 * BEAT_SECONDS  # beyond the lease: an entry says every fifth 
 BLOCK = 1 << 20
 LABELLED = re.compile(rb" *([0-9]{1,6}): (.*)\Z", re.DOTALL)  # srun --label
 SAID_BYTES = 1 << 16  # of what srun itself says
+SAID_FILE = "srun.out"
 # Why a job waits that will never run as it was asked for (slurm.h, job_state_reason).
 NODES, RIGHTS = "sinfo shows the nodes that there are", "sacctmgr show associations user=$USER shows yours"
 HOPELESS = {
@@ -237,22 +238,41 @@ class SlurmFollowing(Following[Seat]):
             self.slurm.cancel([row.number for row in self.slurm.jobs(f"--name={self.name}")])
 
     def close(self) -> None:
-        """Close the way to srun; with it goes what still waits."""
-        for stream in (self.srun.stdin, self.srun.stdout, self.srun.stderr):
-            if stream:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        """Close the way to srun: with it goes what still waits. What srun says last is kept."""
+        streams = [stream for stream in (self.srun.stdin, self.srun.stdout, self.srun.stderr) if stream]
+        until = time.monotonic() + 2 * BEAT_SECONDS
+        with contextlib.suppress(OSError):
+            streams[0].close()
+        while self.open and time.monotonic() < until:
+            self.read_errors(ready(self.open, READ_SECONDS))
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.srun.wait(2 * BEAT_SECONDS)
+            self.srun.wait(max(0.0, until - time.monotonic()))
+
+    def read_errors(self, found: Iterable[int]) -> None:
+        """Read what has come; only what srun says counts."""
+        for descriptor in found:
+            data = os.read(descriptor, BLOCK)
+            if not data:
+                self.open.discard(descriptor)
+            elif descriptor == self.errors:
+                self.said = (self.said + data)[-SAID_BYTES:]
 
     def keep_said(self, run_dir: Path) -> None:
-        """Write what srun said where people look for what a launcher said, unless the first node's own is there."""
+        """Write what srun said where people look for what a launcher said, or beside the first node's own.
+
+        Without what a terminal would obey.
+        """
+        lines = [printable(line) for line in self.said.decode("utf-8", "replace").splitlines()]
+        own = launcher_file(self.order["head"], self.order["head"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        name = launcher_file(self.order["head"], self.order["head"])
         with contextlib.suppress(FileExistsError):
-            if self.said:
-                with open(os.open(run_dir / name, flags, 0o600), "wb") as file:
-                    file.write(self.said)
+            if lines:
+                name = SAID_FILE if os.path.lexists(run_dir / own) else own
+                with open(os.open(run_dir / name, flags, 0o600), "w") as file:
+                    file.write("\n".join(lines) + "\n")
 
 
 def after(text: str) -> str:
