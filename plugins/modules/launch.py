@@ -417,7 +417,9 @@ options:
     default: []
     version_added: 0.5.0
   slurm_start_timeout:
-    description: Seconds for all ranks to start, with the time in Slurm's queue. After that the job is cancelled.
+    description:
+      - Seconds in Slurm's queue. After that the job is cancelled. When Slurm has brought the nodes, their ranks have
+        600 s to start.
     type: float
     default: 600.0
     version_added: 0.5.0

@@ -295,10 +295,10 @@ def test_a_pod_whose_log_was_rotated_goes_on(tmp_path: Path) -> None:
 
 
 def test_metrics_have_an_end(tmp_path: Path) -> None:
-    files = OutputFiles(tmp_path)
+    files = OutputFiles(tmp_path, "pod_output")
     files.room = 200
     report: Report = {"kind": "report", "rank": 0, "values": {"loss": 0.1}}  # type: ignore[typeddict-item]
-    with pytest.raises(BadFrame, match="the pods send more than"):
+    with pytest.raises(BadFrame, match="all nodes send more than"):
         for _each in range(100):
             files.note_metrics(report)
     assert (tmp_path / "metrics.jsonl").stat().st_size <= 200

@@ -225,6 +225,13 @@ def test_the_kind_is_what_the_cluster_has_unless_one_is_asked_for(
     assert said == (kind == "jobs") == bool(found.kind_reason)
 
 
+def test_a_cluster_that_says_no_version_gets_the_default(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{cluster.place}:{os.environ['PATH']}")
+    cluster.answer({"serverVersion": None})
+    found = with_kind_of_cluster(pods_of(), needed=True)
+    assert found.kind == "indexed" and "does not say its version" in found.kind_reason
+
+
 def test_without_a_cluster_only_check_goes_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{cluster.place}:{os.environ['PATH']}")
     cluster.program.write_text("#!/bin/sh\necho The connection was refused >&2; exit 1\n")

@@ -60,6 +60,16 @@ def test_a_rank_that_was_killed_in_a_pod_without_memory(
     assert not code or json.loads(kept.read_text())["error_code"] == code
 
 
+@pytest.mark.parametrize("rank", ["0", "7777"])
+def test_a_node_writes_no_record_of_a_rank_that_is_not_its_own(script: Path, tmp_path: Path, rank: str) -> None:
+    """It may say of any rank that it had no memory, and that it came up there."""
+    false = {**record(1), "rc": 137, "error_code": "out_of_memory"}
+    reports = {HOSTS[1]: {**report(1, rc=0), "records": {rank: false, "1": {**false, "rank": 1}}}}
+    end = {"reason": "rank_failed", "detail": "rank 1 failed", "at": 111.0, "host": HOSTS[1]}
+    keep(tmp_path, outcome(script, reports, end, []), reports)  # type: ignore[arg-type]
+    assert [path.name for path in (tmp_path / "ranks").iterdir()] == ["1"] and (tmp_path / "result.json").exists()
+
+
 def test_a_rank_that_we_killed_is_not_blamed_on_memory(script: Path) -> None:
     reports = {HOSTS[0]: OURS, HOSTS[1]: report(1, rc=137, signal=9, ended_by_us=True)}
     end = {"reason": "timed_out", "detail": "job_timeout of 5 s", "at": 105.0, "host": HOSTS[1]}

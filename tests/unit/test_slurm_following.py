@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.fram
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_following
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_following import SlurmFollowing
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_request import names_partitions
 from tests.unit.test_slurm_site import Recorded, recorded
 
 ORDER: Any = {
@@ -89,6 +91,35 @@ def test_a_job_that_slurm_refuses_says_why(tmp_path: Path, words: tuple[str, ...
     assert (tmp_path / "launcher.out").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_a_site_prints_on_a_node_is_no_start_of_ours(tmp_path: Path) -> None:
+    """Prologs of tasks print to them: that nothing was started is told all the same, in the words of the node."""
+    errors = "1: slurmstepd-n2: error: execve(): /opt/python: No such file or directory\n"
+    found = Job(tmp_path, "0: Welcome\n1: Welcome\n", errors, "sys.exit(127)").ended()
+    assert found["reason"] == EndReason.NOT_STARTED and found["detail"] == errors[3:].strip()
+
+
+def test_output_that_is_cut_names_the_option_of_slurm(tmp_path: Path) -> None:
+    cut = {"kind": "output", "name": "ranks/2/stdout", "first": True, "content": "YQo=", "cut": 9}
+    Job(tmp_path, said_by(0, here(0), PLACED, OVER) + said_by(1, here(1), PLACED, cut, OVER)).ended()
+    text = (tmp_path / "ranks" / "2" / "stdout").read_text()
+    assert text == "... the first 9 bytes are not here: slurm_output limits what comes home\na\n"
+
+
+def test_a_node_that_did_not_start_is_told_by_its_own_words(tmp_path: Path) -> None:
+    """And not by those for which the job waited in the queue before."""
+    errors = "0: noise\nsrun: error: n2: task 1: Exited with exit code 2\n1: error: execve(): /opt/python: Not there\n"
+    job = Job(tmp_path, said_by(0, here(0), PLACED), errors, "time.sleep(600)", "later")
+    job.name, job.next_look = "torchfleet-later-00ff00ff00ff", 0.0
+    job.look()
+    while not (job.heard["node0"] and job.said):
+        job.read()
+    job.began -= 6000.0
+    late = job.reason_to_end()
+    assert late and late[0].detail == "1 of 2 nodes did not start in 600 s: error: execve(): /opt/python: Not there"
+    job.srun.kill()
+    job.close()
+
+
 @pytest.mark.parametrize(
     ("printed", "why"),
     [
@@ -107,6 +138,17 @@ def test_srun_that_dies_loses_the_nodes_that_have_not_told_their_end(tmp_path: P
     found = Job(tmp_path, printed, "srun: error: Node failure on n2\n", "os.kill(os.getpid(), 9)").ended()
     assert (found["reason"], found["host"]) == (EndReason.LOST, "node1")
     assert found["detail"] == "node1 is lost: srun ended with status -9: srun: error: Node failure on n2"
+
+
+def test_what_srun_said_is_kept_beside_what_the_launcher_said(tmp_path: Path) -> None:
+    """Such as slurmstepd on memory."""
+    (tmp_path / "launcher.out").write_text("torchrun's")
+    over = said_by(0, here(0), OVER) + said_by(1, here(1), OVER)
+    job = Job(tmp_path, over, "0: slurmstepd: \x1b[31moom_kill\n")
+    job.ended()
+    job.keep_said(tmp_path)
+    assert (tmp_path / "launcher.out").read_text() == "torchrun's"
+    assert (tmp_path / "srun.out").read_text() == "0: slurmstepd: [31moom_kill\n"
 
 
 def test_a_silent_node_is_lost(tmp_path: Path) -> None:
@@ -157,6 +199,44 @@ def test_a_job_that_waits_for_what_never_comes_is_ended(tmp_path: Path, name: st
         assert late and late[0].detail == "2 of 2 nodes did not start in 60 s: PENDING, Resources"
         job.end_job(*late)
         assert job.over() and ("scancel", "--quiet", number_of(whole)) in job.slurm.asked  # type: ignore[attr-defined]
+    job.srun.kill()
+    job.close()
+
+
+def test_the_time_in_the_queue_is_not_that_of_the_start(tmp_path: Path) -> None:
+    """Slurm brought the nodes in the last second: their ranks have their time to start."""
+    job = Job(tmp_path, said_by(0, here(0)), code="time.sleep(600)")
+    job.began -= 59.0
+    while not job.heard["node0"]:
+        job.read()
+    assert job.reason_to_end() is None and time.monotonic() - job.began < 30
+    job.srun.kill()
+    job.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "choice"),
+    [(["--partition=a,b"], True), (["-pa,b"], True), (["--partition=a", "-wn1,n2"], False)],
+)
+def test_a_job_with_a_choice_of_partitions_waits(tmp_path: Path, words: list[str], choice: bool) -> None:
+    """Slurm gives the reason of the partition that it tried last."""
+    job = Job(tmp_path, "", code="time.sleep(600)")
+    job.has_choice = names_partitions(words)
+    job.name, job.next_look = "torchfleet-three-3333cccc3333", 0.0
+    job.look()
+    assert job.row and job.row.reason == "PartitionNodeLimit" and (job.reason_to_end() is None) == choice
+    job.srun.kill()
+    job.close()
+
+
+def test_squeue_is_asked_less_and_less(tmp_path: Path) -> None:
+    job = Job(tmp_path, "", code="time.sleep(600)")
+    pauses = []
+    for _look in range(6):
+        job.next_look = began = time.monotonic()
+        job.look()
+        pauses.append(round(job.next_look - began))
+    assert pauses == [5, 10, 20, 40, 60, 60]
     job.srun.kill()
     job.close()
 

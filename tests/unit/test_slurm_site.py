@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import io
 import json
 import os
@@ -95,6 +96,9 @@ def test_how_many(tmp_path: Path, given: dict[str, Any], nodes: int, ranks: int,
         ({"detach": True}, "detach: .*tmux"),
         ({"slurm_args": "-N3"}, "slurm_args: got .-N3.; the plan decides that: -e slurm_nodes=2"),
         ({"slurm_args": "--output=x"}, "slurm_args: .*our code on the nodes needs it as it is"),
+        ({"slurm_args": "--clusters=b"}, "slurm_args: .*log in to a head of that cluster"),
+        ({"slurm_args": "--gres=gpu:a100:4"}, "it asks for 4 GPUs of each node, and slurm_gpus for 0: -e slurm_gpus=4"),
+        ({"slurm_args": "--gpus-per-node=a100:2", "slurm_gpus": 4}, "it asks for 2 GPUs .*-e slurm_gpus=2"),
         ({"slurm_args": "-p gpu"}, "slurm_args: got .gpu.; write each option and its value as one word"),
         ({"python": "~/venv/bin/python"}, "python: .*whole path on the nodes"),
     ],
@@ -131,6 +135,30 @@ def test_one_srun_starts_our_entry_once_on_each_node(tmp_path: Path) -> None:
     assert "--partition=gpu" in text and "# slurm_args [user]" in text and "command on login, which starts" in text
     assert job.argv[:3] == ["ssh", "--", "login.example.org"] and len(job.argv) == 4  # one word for the shell there
     assert job.plan.master_addr == FIRST and 20_000 <= job.plan.master_port < 30_000
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("--gres=gpu:a100:4", False),
+        ("--gres=nvme:1,gres/gpu:2,gpu:2", False),
+        ("--gpus-per-node=h100:4", False),
+        ("--gres=nvme:2", True),
+    ],
+)
+def test_gpus_of_a_kind_are_asked_for_by_the_option_that_names_it(tmp_path: Path, word: str, ours: bool) -> None:
+    """Beside it ours would ask for them once more; a disk of a node is no GPU."""
+    words = list(words_of(made(tmp_path, slurm_gpus=4, slurm_args=word).options))
+    assert word in words and ("--gpus-per-node=4" in words) == ours
+
+
+def test_where_our_files_will_lie_stands_on_no_command_line(tmp_path: Path) -> None:
+    """Users of a login node see all of these: one of them could make that directory on the nodes before us."""
+    job = made(tmp_path)
+    assert job.plan.head.home.startswith("/tmp/torchfleet-slurm-")
+    assert job.plan.head.home.rpartition("-")[2] not in " ".join(words_of(job.options))
+    with zipfile.ZipFile(io.BytesIO(job.parcel[HEADER:])) as packed:
+        assert packed.read("home").decode() == job.plan.head.home
 
 
 def test_secrets_come_by_the_input_and_stand_on_no_command_line(tmp_path: Path) -> None:
@@ -207,12 +235,12 @@ def test_an_entry_that_cannot_begin_tells_the_controller(tmp_path: Path, trouble
     home = tmp_path / "home"
     if trouble == "directory":
         home.mkdir()
-    data = parcel_of({}, {}) if trouble == "directory" else b"000000000003abc"
-    argv = [*entry_words(sys.executable), str(home), "version"]
+    data = parcel_of({}, {}, str(home)) if trouble == "directory" else b"000000000003abc"
+    argv = [*entry_words(sys.executable), "version"]
     done = subprocess.run(argv, input=data, capture_output=True, check=False)
     (frame,) = LogReader().take(done.stdout)
     assert done.returncode == REFUSED and frame["kind"] == "ending" and frame["reason"] == EndReason.NOT_STARTED
-    assert f"our files cannot be laid into {home}: " in frame["detail"]
+    assert f"our files cannot be laid into {home if trouble == 'directory' else '/tmp'}: " in frame["detail"]
 
 
 def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
@@ -247,7 +275,7 @@ class Recorded(Slurm):
 
 
 def test_jobs_of_ours_are_told_by_name_and_comment() -> None:
-    rows = {row.number: row for row in Recorded().jobs("--me")}
+    rows = {row.number: row for row in Recorded().jobs()}
     assert [(row.state, row.reason) for row in rows.values()][-1] == ("RUNNING", "")
     by_id = {row.job_id: row for row in rows.values() if row.job_id}
     assert set(by_id) == {"demo", "later", "three"}  # without our comment, or our name, a job is of others
@@ -257,6 +285,14 @@ def test_jobs_of_ours_are_told_by_name_and_comment() -> None:
 @pytest.mark.parametrize("line", ["", "x", "1|RUNNING", "1;2|R|r|n|c", "12345678901234567890|R|r|n|c", "-1|R|r|n|c"])
 def test_a_line_that_is_no_row_is_none(line: str) -> None:
     assert slurm.row_of(line) is None
+
+
+def test_a_reason_that_is_a_sentence_is_for_people_only() -> None:
+    """Slurm has sentences for the commonest: nodes are down, drained or reserved."""
+    row = slurm.row_of("7|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-2]|n|c")
+    assert row and (row.reason, row.told) == ("", "ReqNodeNotAvail, UnavailableNodes:n[1-2]")
+    word = slurm.row_of("7|PENDING|Resources|n|c")
+    assert word and word.reason == word.told == "Resources"
 
 
 def test_what_a_row_has_is_bounded() -> None:
@@ -272,11 +308,44 @@ def test_clean_ends_the_named_job_and_no_other(monkeypatch: pytest.MonkeyPatch) 
     assert jobs_there(head, "") == ([], ["three", "demo"])
     taken, going = jobs_there(head, "demo")
     assert [row.job_id for row in taken] == ["demo"] and going == []
+    assert [row.job_id for row in jobs_there(head, "later").taken] == ["later"]  # started elsewhere: it was named
     with pytest.raises(InputError, match=r"job_id: got .old.; Slurm has no such job of yours"):
         jobs_there(head, "old")  # of another kind: clean.yml of the nodes ends it
     assert take_away(head, taken[0].name) == []
     numbers = recorded("squeue", "--name=torchfleet-demo-0123456789ab")["stdout"].split("|")[0]
     assert ("scancel", "--quiet", numbers) in head.asked
+
+
+class Shared(Recorded):
+    """A head on which several people are one user, and another one's job has the id of ours."""
+
+    def run(self, program: str, *words: str) -> str:
+        theirs = "77|RUNNING|None|torchfleet-demo-777777777777|torchfleet bob@desk\n"
+        return super().run(program, *words) + (theirs if program == "squeue" and "--me" in words else "")
+
+
+def test_clean_spares_the_job_of_another_person_with_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_job
+
+    monkeypatch.setattr(slurm_job, "owner", lambda: "alice@desk")
+    assert [row.number for row in jobs_there(Shared(), "demo").taken] == ["30"]
+
+
+def test_a_job_that_stays_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is a login to the head. What is left is told."""
+    head, pauses = Recorded(), list[float]()
+    monkeypatch.setattr(head, "cancel", lambda numbers: None)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(pauses))
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert take_away(head, "torchfleet-demo-0123456789ab")[0].startswith("job 30 is left in Slurm, RUNNING")
+    assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
+
+
+def test_squeue_is_asked_for_own_jobs_only() -> None:
+    """Names are seen by all users of a cluster: a job of theirs with our name would be taken for ours."""
+    head = Recorded()
+    take_away(head, "torchfleet-demo-0123456789ab")
+    assert head.asked and all("--me" in words for words in head.asked if words[0] == "squeue")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +357,20 @@ def test_clean_ends_the_named_job_and_no_other(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_the_first_error_line_of_srun_is_told(words: tuple[str, ...], said: str) -> None:
-    assert slurm.first_line(recorded("srun", *words)["stderr"].encode()) == said
+    assert slurm.error_line(recorded("srun", *words)["stderr"].encode()) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("squeue: not found", "squeue: not found"),
+        ("slurm_load_jobs error: Unable to contact slurm controller\n", "slurm_load_jobs error: Unable"),
+        ("alice@login: Permission denied (publickey).\r\n", "alice@login: Permission denied (publickey)."),
+        ("", "All use is logged."),
+    ],
+)
+def test_the_banner_of_a_login_node_is_not_its_error(said: str, told: str) -> None:
+    assert slurm.error_line(f"**** Welcome ****\r\n\r\nAll use is logged.\r\n{said}".encode()).startswith(told)
 
 
 def test_a_head_without_slurm_is_said_to_be_none() -> None:
@@ -305,7 +387,8 @@ class Above:
 
     def __init__(self, tmp_path: Path, code: str, lease: float = 60.0, patience: float = 60.0) -> None:
         self.cancelled = tmp_path / "cancelled"
-        cancel = json.dumps(["touch", str(self.cancelled)])
+        note = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+        cancel = json.dumps([sys.executable, "-c", note, str(self.cancelled)])
         words = python_words(sys.executable, SUBMIT.read_text())
         argv = [*words, str(lease), str(patience), cancel, sys.executable, "-c", code]
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -335,7 +418,22 @@ def test_a_job_in_the_queue_is_cancelled_when_the_controller_is_gone(tmp_path: P
     above.put(b"x" * 300_000)
     if gone == "closed" and above.process.stdin:
         above.process.stdin.close()
-    assert above.process.wait() == 0 and above.cancelled.exists()
+    assert above.process.wait() == 0
+    assert above.cancelled.read_text() == f"--user={getpass.getuser()}"  # root could cancel those of others
+
+
+def test_a_job_that_srun_asks_for_after_it_was_cancelled_is_cancelled_again(tmp_path: Path) -> None:
+    """A controller that goes in the first second, or a slurmctld that is busy: scancel found nothing, and says nothing.
+
+    Without srun such a job would wait, and hold its nodes, with nobody to end it.
+    """
+    file = str(tmp_path / "cancelled")
+    late = f"import os, time\nwhile not os.path.exists({file!r}): time.sleep(0.05)\nos.remove({file!r})\n"
+    above = Above(tmp_path, late + WAITS.format(file))
+    above.put(b"x" * 300_000)
+    if above.process.stdin:
+        above.process.stdin.close()
+    assert above.process.wait(40) == 0
 
 
 @pytest.mark.parametrize(
@@ -353,6 +451,23 @@ def test_a_python_that_is_too_old_on_the_head_says_so() -> None:
     )
     assert (done.returncode, done.stderr) == (1, too_old("login") + "\n")
     assert "ansible_python_interpreter" in done.stderr
+
+
+def test_variables_for_other_jobs_do_not_reach_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those of the user's shell the rest do: partition, account, slurm.conf."""
+    for name in ("SLURM_UNBUFFEREDIO", "SLURM_STDOUTMODE", "SLURM_PARTITION"):
+        monkeypatch.setenv(name, "x")
+    above = Above(tmp_path, "import os; print(*sorted(name for name in os.environ if name.startswith('SLURM_')))")
+    assert above.process.communicate()[0] == b"SLURM_PARTITION\n"
+
+
+def test_in_a_job_of_slurm_no_other_one_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step has not the name by which the job is followed, cancelled and cleaned."""
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    words = python_words(sys.executable, SUBMIT.read_text())
+    done = subprocess.run([*words, "1", "1", "[]", "touch", str(tmp_path / "x")], capture_output=True, check=False)
+    assert done.returncode == REFUSED and done.stderr.startswith(b"this shell is in job 4711 of Slurm")
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_head_without_srun(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def nic_of(address: str) -> str:
     for row in netlink.addresses():
         if ipaddress.ip_address(str(row["address"]).partition("%")[0]) == wanted:
             return socket.if_indextoname(row["index"])
-    raise OSError(f"no NIC of this pod has {address}")
+    raise OSError(f"no NIC here has {address}")
 
 
 def port_of(row: Mapping[str, object]) -> Port:

@@ -132,8 +132,9 @@ def sweep(home: str) -> None:
         except OSError:  # its own entry has removed it
             continue
         own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and path != home
-        runs = any(JobDir(job).running() for job in glob.glob(os.path.join(path, "jobs", "*")))
-        if own and not runs and time.time() - found.st_mtime > STARTING_SECONDS:
+        if not own or time.time() - found.st_mtime <= STARTING_SECONDS:  # into those of others we do not look
+            continue
+        if not any(JobDir(job).running() for job in glob.glob(os.path.join(path, "jobs", "*"))):
             shutil.rmtree(path, ignore_errors=True)
 
 

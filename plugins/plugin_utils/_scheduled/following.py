@@ -59,6 +59,7 @@ class Following(Generic[SeatType]):
     """One job, from its start to the end of its last node. `seats` by host, in the order of the plan."""
 
     unit = "node"  # what people call a node of the plan there
+    output_option = ""  # the user's, for what comes home
     ended_there = "was ended"  # how an entry that got a signal of others ended
 
     def __init__(
@@ -72,7 +73,7 @@ class Following(Generic[SeatType]):
     ) -> None:
         self.order, self.seats, self.show, self.say = order, seats, show, say
         self.start_timeout = start_timeout
-        self.output = OutputFiles(run_dir)
+        self.output = OutputFiles(run_dir, self.output_option)
         self.started = time.time()
         self.began = time.monotonic()
         self.end: End | None = None

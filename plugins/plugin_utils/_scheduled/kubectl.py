@@ -32,6 +32,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
 OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
 CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
+NO_VERSION = (0, 0)
 HELP_PATCH = "who starts jobs needs the verb patch: pods end when nobody renews their lease"
 NO_LOGS = "you may not read logs of pods (get pods/log), and what ranks do comes in them: role edit may"
 HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
@@ -154,7 +155,7 @@ class Kubectl:
         return [pod for item in items if (pod := pod_of(item, hosts))] if isinstance(items, list) else []
 
     def version(self) -> tuple[int, int]:
-        """Return the major and minor version of the cluster; (0, 0) if it says none. KubeError."""
+        """Return the major and minor version of the cluster; NO_VERSION if it says none. KubeError."""
         said = table_in(self.json("version"), "serverVersion")
         found = [re.match(r"[0-9]{1,4}", text_in(said, name)) for name in ("major", "minor")]  # clouds say 27+
         major, minor = (int(number[0]) if number else 0 for number in found)

@@ -96,10 +96,12 @@ def evidence_in(reports: Mapping[str, NodeReport]) -> list[Evidence]:
 def keep(run_dir: Path, result: Result, reports: Mapping[str, NodeReport]) -> None:
     """Write result.json, usage.json and the last look into the run directory, and what pods did not know. OSError."""
     job = JobDir(str(run_dir))
-    for report in reports.values():
-        for rank, record in report["records"].items():
-            if record.get("error_code") == RankError.OUT_OF_MEMORY:
-                job.write(os.path.join("ranks", str(int(rank)), "record.json"), record)
+    hosts = {row["rank"]: row["host"] for row in result["placement"]}
+    for host, report in reports.items():
+        for rank, record in ((int(text), record) for text, record in report["records"].items()):
+            if record.get("error_code") == RankError.OUT_OF_MEMORY and hosts.get(rank) == host:
+                os.makedirs(job.rank(rank, ""), 0o700, exist_ok=True)  # of a node that sent no files before
+                job.write(os.path.join("ranks", str(rank), "record.json"), record)
     keep_usage(job, {host: usage for host, report in reports.items() if (usage := report.get("usage"))})
     evidence = evidence_in(reports)
     if evidence:

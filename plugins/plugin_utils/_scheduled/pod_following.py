@@ -60,6 +60,7 @@ class PodFollowing(Following[PodSeat]):
     """One job in pods, from its creation to the end of its last pod."""
 
     unit = "pod"
+    output_option = "pod_output"
     ended_there = "was deleted or evicted"
 
     def __init__(

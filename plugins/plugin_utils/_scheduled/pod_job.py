@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
-from .kubectl import KubeCode, Kubectl, KubeError, table_in, text_in
+from .kubectl import NO_VERSION, KubeCode, Kubectl, KubeError, table_in, text_in
 from .lease import Lease
 from .manifest import LABEL, OURS, Thing, deadline_of, explained
 from .objects import objects_of
@@ -38,6 +38,7 @@ from .written import write
 
 REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after a lost answer it may have been
 INDEXED_SINCE = (1, 24)  # Kubernetes docs, Jobs: completion mode, stable
+NOT_KNOWN = "it is not known whether the cluster has Indexed Jobs"
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
 
@@ -107,7 +108,9 @@ def with_kind_of_cluster(pods: PodRequest, needed: bool) -> PodRequest:
     except KubeError as error:
         if needed:
             raise
-        return replace(pods, kind_reason=f"it is not known whether the cluster has Indexed Jobs: {error.told}")
+        return replace(pods, kind_reason=f"{NOT_KNOWN}: {error.told}")
+    if version == NO_VERSION:
+        return replace(pods, kind_reason=f"{NOT_KNOWN}, for it does not say its version: if not, -e pod_kind=jobs")
     if version >= INDEXED_SINCE:
         return pods
     has, since = (".".join(map(str, each)) for each in (version, INDEXED_SINCE))

@@ -25,6 +25,8 @@ SECONDS = 30.0  # of one command
 ANSWER_BYTES = 8 << 20
 ROWS_MOST = 10_000
 TEXT = 500  # characters of what Slurm says
+REASON = 200  # of why a job waits: it may name nodes
+NO_REASON = "None"
 NUMBER = re.compile(r"[0-9]{1,18}(_[0-9]{1,9})?\Z")
 WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,60}\Z")  # of a state or a reason (slurm.h)
 # The names may have any character but those of a comment, which comes last.
@@ -32,6 +34,7 @@ FORMAT = "%i|%T|%r|%j|%k"
 COMMENT = "torchfleet "  # begins the comment of our jobs; the owner follows
 OURS = re.compile(r"torchfleet-(.+)-([0-9a-f]{12})\Z")
 ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE")
+HINT = 'Try "'  # begins the line after that on an unknown option
 # srun and our program say which failed by their own words; ssh, env and shells by these statuses.
 NOT_REACHED, NO_PROGRAM = 255, 127
 
@@ -54,13 +57,17 @@ class SlurmError(InputError):
 
 
 class Row(NamedTuple):
-    """A job in Slurm's queue. `state` and `reason` are Slurm's own words for them; empty: it has none that we know."""
+    """A job in Slurm's queue. `state` and `reason` are Slurm's own words for them; empty: it has none that we know.
+
+    `told`: the reason as people read it, which may be a sentence.
+    """
 
     number: str
     state: str
     reason: str
     name: str
     comment: str
+    told: str = ""
 
     @property
     def job_id(self) -> str:
@@ -107,7 +114,7 @@ class Slurm:
         if done.exceeded:
             how = f"gave no answer in {self.seconds:.0f} s" if done.exceeded == Exceeded.TIME else "printed without end"
             raise SlurmError(SlurmCode.NO_ANSWER, f"{program} on {self.name} {how}")
-        said = first_line(done.stderr)
+        said = error_line(done.stderr)
         if self.ssh and done.status == NOT_REACHED:
             raise self.not_reached(said)
         if done.status == NO_PROGRAM:
@@ -126,8 +133,11 @@ class Slurm:
         return SlurmError(SlurmCode.NOT_REACHED, f"{self.name}: {said}; try: ansible {self.name} -m ping")
 
     def jobs(self, *which: str) -> list[Row]:
-        """Return jobs in the queue. `which`: options of squeue. SlurmError."""
-        text = self.run("squeue", "--noheader", f"--format={FORMAT}", *which)
+        """Return jobs in the queue of the user that logs in there: whoever sees a name there can give it to a job.
+
+        `which`: options of squeue. SlurmError.
+        """
+        text = self.run("squeue", "--me", "--noheader", f"--format={FORMAT}", *which)
         return [row for line in text.splitlines()[:ROWS_MOST] if (row := row_of(line))]
 
     def cancel(self, numbers: Sequence[str]) -> None:
@@ -142,12 +152,16 @@ def row_of(line: str) -> Row | None:
     if len(rest) != 4 or not NUMBER.match(number):
         return None
     state, reason, name, comment = rest
-    known = [word if WORD.match(word) else "" for word in (state, reason)]
-    return Row(number, known[0], "" if known[1] == "None" else known[1], name, comment)
+    reason = "" if reason == NO_REASON else reason
+    state, known = (word if WORD.match(word) else "" for word in (state, reason))
+    return Row(number, state, known, name, comment, reason[:REASON])
 
 
-def first_line(said: bytes) -> str:
-    """Return the first line of an error, bounded; those before it say that a job waits."""
+def error_line(said: bytes) -> str:
+    """Return the line that says what failed, bounded: the first that names an error, for others say that a job waits.
+
+    Else the last line: SSH prints the banner of a login node first, and getopt's hint is the only one that comes late.
+    """
     lines = [printable(line).strip()[:TEXT] for line in said.decode("utf-8", "replace").splitlines()]
-    lines = [line for line in lines if line]
-    return next((line for line in lines if ": error: " in line), next(iter(lines), "it failed"))
+    lines = [line for line in lines if line and not line.startswith(HINT)]
+    return next((line for line in lines if " error: " in line), next(reversed(lines), "it failed"))

@@ -15,7 +15,7 @@ import re
 import select
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
@@ -28,15 +28,18 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.fram
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 
 from .following import Doubt, Following, Seat
-from .slurm import NO_PROGRAM, NOT_REACHED, TEXT, Row, Slurm, SlurmError, first_line
+from .slurm import NO_PROGRAM, NOT_REACHED, TEXT, Row, Slurm, SlurmError, error_line
 
 READ_SECONDS = 0.2
-FIRST_SECONDS, LOOK_SECONDS = 2.0, 5.0  # until the first look into the queue, and between two, while the job waits
+FIRST_SECONDS, LOOK_SECONDS = 2.0, 5.0  # until the first look into the queue, and between it and the second one
+LOOK_MOST = 60.0  # between two, which double: each is a login to the head, and sites ask not to ask squeue often
+STARTED_SECONDS = 600.0  # for the ranks of all nodes to start, from the first word of an entry on
 TELL_SECONDS = 30.0  # between two lines on that
 SILENT_BEATS = 10 * BEAT_SECONDS  # beyond the lease: an entry says every fifth beat that it lives
 BLOCK = 1 << 20
 LABELLED = re.compile(rb" *([0-9]{1,6}): (.*)\Z", re.DOTALL)  # srun --label
 SAID_BYTES = 1 << 16  # of what srun itself says
+SAID_FILE = "srun.out"
 # Why a job waits that will never run as it was asked for (slurm.h, job_state_reason).
 NODES, RIGHTS = "sinfo shows the nodes that there are", "sacctmgr show associations user=$USER shows yours"
 HOPELESS = {
@@ -55,6 +58,8 @@ HOPELESS = {
 class SlurmFollowing(Following[Seat]):
     """One job on nodes of Slurm, from its submission to the end of its last node."""
 
+    output_option = "slurm_output"
+    has_choice = False  # of partitions: what is hopeless in one may run in another
     ended_there = "was taken back: Slurm cancelled or ended its job"
 
     def __init__(
@@ -78,6 +83,7 @@ class SlurmFollowing(Following[Seat]):
         self.line, self.said = bytearray(), bytearray()
         self.row: Row | None = None  # as it was in the queue last
         self.next_look, self.next_tell = time.monotonic() + FIRST_SECONDS, time.monotonic() + TELL_SECONDS
+        self.pause = LOOK_SECONDS
         self.told = ""  # why the job waits, as people were told
         pipe = subprocess.PIPE
         # A session of its own: Ctrl-C is for us, who end the job with its records.
@@ -131,9 +137,18 @@ class SlurmFollowing(Following[Seat]):
             found = LABELLED.match(line)
             if found and int(found.group(1)) < len(hosts):
                 host = hosts[int(found.group(1))]
-                self.heard[host] = time.monotonic()
-                if not self.seats[host].gone:
-                    self.take(self.seats[host], found.group(2) + b"\n")
+                seat = self.seats[host]
+                known = seat.reader.number
+                if not seat.gone:
+                    self.take(seat, found.group(2) + b"\n")
+                if seat.reader.number != known:  # what a site's prolog prints there is none of ours
+                    self.note_life(host)
+
+    def note_life(self, host: str) -> None:
+        """Note that a node's entry said something. With the first of all the time in the queue is over."""
+        if not self.started_anywhere:
+            self.began, self.start_timeout = time.monotonic(), STARTED_SECONDS
+        self.heard[host] = time.monotonic()
 
     def note_srun_ended(self) -> None:
         """Note that nothing more comes."""
@@ -148,14 +163,22 @@ class SlurmFollowing(Following[Seat]):
 
     def refusal(self) -> str:
         """Return why srun started nothing, in its own words, or in those of what was to start it."""
-        lines = bytes(self.said).split(b"\n")
-        of_nodes = [found.group(2) for line in lines if (found := LABELLED.match(line)) and found.group(2).strip()]
-        said, status = first_line(b"\n".join(of_nodes or lines)), self.srun.returncode
-        if status == NO_PROGRAM:
+        of_nodes = self.errors_of(list(self.seats))
+        said, status = error_line(of_nodes or bytes(self.said)), self.srun.returncode
+        if status == NO_PROGRAM and not of_nodes:
             return self.slurm.missing("srun", said).told
         if status == NOT_REACHED and self.slurm.ssh:
             return self.slurm.not_reached(said).told
         return said
+
+    def errors_of(self, hosts: Sequence[str]) -> bytes:
+        """Return the lines that some nodes wrote to their standard error."""
+        names, found = list(self.seats), []
+        for line in bytes(self.said).split(b"\n"):
+            own = LABELLED.match(line)
+            if own and own.group(2).strip() and int(own.group(1)) < len(names) and names[int(own.group(1))] in hosts:
+                found.append(own.group(2))
+        return b"\n".join(found)
 
     def last_error(self) -> str:
         """Return the last line that srun said."""
@@ -167,7 +190,7 @@ class SlurmFollowing(Following[Seat]):
         now = time.monotonic()
         if self.started_anywhere or self.end or now < self.next_look:
             return
-        self.next_look = now + LOOK_SECONDS
+        self.next_look, self.pause = now + self.pause, min(2 * self.pause, LOOK_MOST)
         with contextlib.suppress(SlurmError):  # srun is still there, or has ended: that counts
             rows = self.slurm.jobs(f"--name={self.name}")
             self.row = rows[0] if rows else None
@@ -177,8 +200,8 @@ class SlurmFollowing(Following[Seat]):
             self.told, self.next_tell = why, now + TELL_SECONDS
 
     def why(self) -> str:
-        """Return why the job waits, in squeue's word for it."""
-        return f"{self.row.state}, {self.row.reason}" if self.row and self.row.reason else ""
+        """Return why the job waits, in squeue's words for it."""
+        return f"{self.row.state}, {self.row.told}" if self.row and self.row.told else ""
 
     def never_starts(self) -> tuple[Reason, str] | None:
         """Return why the job will never run; note nodes that are silent."""
@@ -188,13 +211,16 @@ class SlurmFollowing(Following[Seat]):
             if self.heard[host] and not (seat.report or seat.gone) and now - self.heard[host] > silence:
                 seat.gone = True  # its end is not waited for
                 return reasons.silent(f"node {host}", silence), host
-        if self.row and self.row.reason in HOPELESS and not self.started_anywhere:
+        hopeless = self.row and self.row.reason in HOPELESS and not self.has_choice
+        if self.row and hopeless and not self.started_anywhere:
             return reasons.never_started(f"Slurm will not start it: {self.row.reason}: {HOPELESS[self.row.reason]}"), ""
         return None
 
     def not_started(self, missing: list[str]) -> Reason:
-        """Return that nodes did not start in time, and why."""
+        """Return that nodes did not start in time, and why: as squeue says, or what they said while others started."""
+        said = self.errors_of(missing)
         why = "" if self.started_anywhere else self.why()
+        why = why or (error_line(said) if said else "")
         return reasons.nodes_not_started(len(missing), len(self.seats), self.start_timeout, why or self.last_error())
 
     def end_there(self) -> None:
@@ -212,22 +238,41 @@ class SlurmFollowing(Following[Seat]):
             self.slurm.cancel([row.number for row in self.slurm.jobs(f"--name={self.name}")])
 
     def close(self) -> None:
-        """Close the way to srun; with it goes what still waits."""
-        for stream in (self.srun.stdin, self.srun.stdout, self.srun.stderr):
-            if stream:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        """Close the way to srun: with it goes what still waits. What srun says last is kept."""
+        streams = [stream for stream in (self.srun.stdin, self.srun.stdout, self.srun.stderr) if stream]
+        until = time.monotonic() + 2 * BEAT_SECONDS
+        with contextlib.suppress(OSError):
+            streams[0].close()
+        while self.open and time.monotonic() < until:
+            self.read_errors(ready(self.open, READ_SECONDS))
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.srun.wait(2 * BEAT_SECONDS)
+            self.srun.wait(max(0.0, until - time.monotonic()))
+
+    def read_errors(self, found: Iterable[int]) -> None:
+        """Read what has come; only what srun says counts."""
+        for descriptor in found:
+            data = os.read(descriptor, BLOCK)
+            if not data:
+                self.open.discard(descriptor)
+            elif descriptor == self.errors:
+                self.said = (self.said + data)[-SAID_BYTES:]
 
     def keep_said(self, run_dir: Path) -> None:
-        """Write what srun said where people look for what a launcher said, unless the first node's own is there."""
+        """Write what srun said where people look for what a launcher said, or beside the first node's own.
+
+        Without what a terminal would obey.
+        """
+        lines = [printable(line) for line in self.said.decode("utf-8", "replace").splitlines()]
+        own = launcher_file(self.order["head"], self.order["head"])
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        name = launcher_file(self.order["head"], self.order["head"])
         with contextlib.suppress(FileExistsError):
-            if self.said:
-                with open(os.open(run_dir / name, flags, 0o600), "wb") as file:
-                    file.write(self.said)
+            if lines:
+                name = SAID_FILE if os.path.lexists(run_dir / own) else own
+                with open(os.open(run_dir / name, flags, 0o600), "w") as file:
+                    file.write("\n".join(lines) + "\n")
 
 
 def after(text: str) -> str:

@@ -43,15 +43,16 @@ from .outcome import keep, result_of
 from .pod_files import entry_files
 from .slurm import COMMENT, SECONDS, Row, Slurm, SlurmError
 from .slurm_following import SlurmFollowing
-from .slurm_request import SlurmRequest, parse_slurm
+from .slurm_request import SlurmRequest, names_partitions, parse_slurm
 
 AGAIN = "ansible-playbook clean.yml -e target=slurm -e job_id="
 SUBMIT = Path(__file__).parents[2] / "module_utils" / "_scheduled" / "submit.py"
+HOME_FILE = "home"  # has the name of our directory on a node: on a command line others would see it, and make it first
 MOST_BYTES = 16 << 20  # of our code, the script's folder and the order: srun sends it to the nodes in pieces of 1 KiB
 NAME_SECONDS = 20  # for the name of another node to be resolved
 PORTS = range(20_000, 30_000)  # below those that Linux gives to connections (ip_local_port_range)
 LEFT_SECONDS = 90.0  # for Slurm to take a job off its nodes: KillWait and some more
-LOOK_SECONDS = 1.0
+LOOK_SECONDS, LOOK_MOST = 0.5, 8.0  # until the first look whether it is gone, and between two, which double
 OWN_PORT = "a random one: other jobs may run on that node"
 REASONS = {
     "a free port of that node": OWN_PORT,
@@ -64,7 +65,7 @@ REASONS = {
 # becomes the first program of pods. What comes after the files is the controller's sign of life. Any Python reads it.
 CODE = """
 import json, os, sys
-home, version = sys.argv[1:3]
+home, version = "/tmp", sys.argv[1]
 def refuse(text):
     frame = json.dumps({"kind": "ending", "reason": NOT_STARTED, "detail": text[:500]})
     os.write(1, ("%s 0 : %s\\n" % (MARK, frame)).encode())
@@ -80,9 +81,10 @@ def take(size):
     return bytes(data)
 os.umask(0o077)
 try:
-    data = take(int(take(HEADER)))
+    packed = zipfile.ZipFile(io.BytesIO(take(int(take(HEADER)))))
+    home = packed.read(HOME_FILE).decode()
     os.mkdir(home)
-    zipfile.ZipFile(io.BytesIO(data)).extractall(home)
+    packed.extractall(home)
 except (OSError, ValueError, zipfile.error) as error:
     refuse("our files cannot be laid into %s: %s" % (home, error))
 source = os.path.join(home, "files")
@@ -151,6 +153,7 @@ class SlurmJob:
         following = SlurmFollowing(
             self.slurm, self.name, self.argv, self.parcel, order, run_dir, wait, view.show, view.say
         )
+        following.has_choice = names_partitions(self.asked.arguments)
         try:
             following.run(stop.reason, stop.insisted)
         finally:
@@ -179,7 +182,7 @@ def job_on_slurm(
     files = entry_files(order, folder, asked.output, NAME_SECONDS, MOST_BYTES, "a job on nodes of Slurm", "")
     secret = next(iter(order["secrets"].values()))  # the same on all nodes
     options = srun_options(plan, asked, slurm)
-    return SlurmJob(plan, command, order, asked, slurm, interpreter, options, parcel_of(files, secret))
+    return SlurmJob(plan, command, order, asked, slurm, interpreter, options, parcel_of(files, secret, plan.head.home))
 
 
 def on_slurm(
@@ -216,9 +219,9 @@ def nodes_of(asked: SlurmRequest, token: str, port: int) -> Asked:
     )
 
 
-def parcel_of(files: Mapping[str, bytes], secret: Mapping[str, str]) -> bytes:
+def parcel_of(files: Mapping[str, bytes], secret: Mapping[str, str], home: str) -> bytes:
     """Return what each entry reads first."""
-    packed = {f"files/{name}": data for name, data in files.items()}
+    packed = {HOME_FILE: home.encode()} | {f"files/{name}": data for name, data in files.items()}
     packed.update({f"files-secret/{name}": value.encode() for name, value in secret.items()})
     return parcel(pack(packed))
 
@@ -244,12 +247,13 @@ def too_old(head: str) -> str:
 
 
 def entry_words(python: str) -> list[str]:
-    """Return words that run our entry's first program. Two more follow: our home on the node, our version."""
+    """Return words that run our entry's first program. One more follows: our version."""
     names = {
         "HEADER": HEADER,
         "REFUSED": REFUSED,
         "FORM": FORM,
         "MARK": MARK,
+        "HOME_FILE": HOME_FILE,
         "NOT_STARTED": EndReason.NOT_STARTED.value,
     }
     return python_words(python, "".join(f"{name} = {value!r}\n" for name, value in names.items()) + CODE)
@@ -257,8 +261,9 @@ def entry_words(python: str) -> list[str]:
 
 def srun_options(plan: LaunchPlan, asked: SlurmRequest, slurm: Slurm) -> tuple[Option, ...]:
     """Return srun's command line, each option with its reason."""
-    words = (*entry_words(asked.python), plan.head.home, digest())
-    gpus = [Option((f"--gpus-per-node={asked.gpus}",), "slurm_gpus", "user")] if asked.gpus else []
+    words = (*entry_words(asked.python), digest())
+    named = not asked.gpus or asked.names_gpus
+    gpus = [] if named else [Option((f"--gpus-per-node={asked.gpus}",), "slurm_gpus", "user")]
     cores = "slurm_cpus" if asked.cpus else "a core for each rank: give slurm_cpus for more"
     entry = "our entry: our code and your script come by its input, what ranks say goes by its output"
     return (
@@ -289,26 +294,28 @@ class Jobs(NamedTuple):
 def jobs_there(slurm: Slurm, job_id: str) -> Jobs:
     """Return jobs in Slurm: to end is the wanted one, of this user of the cluster. SlurmError.
 
+    Several people may share that user, and give jobs the same id: then one that was started from here is meant.
     InputError if the wanted one is not there. Without a name nothing is to end: what is in the queue waits or runs.
     """
-    rows = [row for row in slurm.jobs("--me") if row.job_id and not row.is_over]
+    rows = [row for row in slurm.jobs() if row.job_id and not row.is_over]
     if not job_id:
         return Jobs([], [row.job_id for row in rows if row.owner == owner()])
     taken = [row for row in rows if row.job_id == job_id]
     if not taken:
         raise InputError("job_id", job_id, f"Slurm has no such job of yours in its queue: squeue --me on {slurm.name}")
-    return Jobs(taken, [])
+    return Jobs([row for row in taken if row.owner == owner()] or taken, [])
 
 
 def take_away(slurm: Slurm, name: str) -> list[str]:
     """Cancel a job that is still there, and return what is left, with what to do: nothing if all is well."""
-    until = time.monotonic() + LEFT_SECONDS
+    until, pause = time.monotonic() + LEFT_SECONDS, LOOK_SECONDS
     try:
         rows = [row for row in slurm.jobs(f"--name={name}") if not row.is_over]
         if any(row.state != "COMPLETING" for row in rows):
             slurm.cancel([row.number for row in rows])
         while rows and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK_MOST)
             rows = [row for row in slurm.jobs(f"--name={name}") if not row.is_over]
     except SlurmError as error:
         return [f"what is left in Slurm is not known: {error.told}"]

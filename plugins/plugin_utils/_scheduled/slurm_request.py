@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,7 +60,8 @@ PLANNED: Mapping[str, str] = {
     **dict.fromkeys(("-N", "--nodes"), "-e slurm_nodes=2"),
     **dict.fromkeys(("-n", "--ntasks", "--ntasks-per-node"), "-e ranks_per_node=2"),
     **dict.fromkeys(("-c", "--cpus-per-task"), "-e slurm_cpus=8"),
-    **dict.fromkeys(("-G", "--gpus", "--gpus-per-node", "--gpus-per-task", "--gres"), "-e slurm_gpus=4"),
+    **dict.fromkeys(("-G", "--gpus", "--gpus-per-task"), "-e slurm_gpus=4"),
+    **dict.fromkeys(("-M", "--clusters"), "log in to a head of that cluster: squeue and scancel ask the same one"),
     **dict.fromkeys(("-J", "--job-name"), "-e job_id=NAME"),
     **dict.fromkeys(("-D", "--chdir"), "paths of the program are those of its folder"),
     **dict.fromkeys(
@@ -92,6 +94,11 @@ class SlurmRequest:
         """Return the cores that each node is asked for."""
         return self.cpus or self.ranks
 
+    @property
+    def names_gpus(self) -> bool:
+        """Whether the user's options of srun say which GPUs."""
+        return any(map(gpus_of, self.arguments))
+
 
 Parser = Callable[[str, object], object]
 PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of SlurmRequest, and what checks it
@@ -116,6 +123,31 @@ def checked_arguments(name: str, words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
+def names_partitions(words: Sequence[str]) -> bool:
+    """Whether options of srun give Slurm a choice of partitions: it says of the last one that it tried why not."""
+    return any("," in word for word in words if word.startswith(("-p", "--partition=")))
+
+
+def gpus_of(word: str) -> int:
+    """Return how many GPUs of each node an option of srun asks for, as `--gres=gpu:a100:4,nvme:1` does."""
+    name, _, value = word.partition("=")
+    found = [re.split("[:=]", element.removeprefix("gres/")) for element in value.split(",")]
+    if name == "--gres":
+        found = [parts for parts in found if parts[0] == "gpu"]
+    elif name != "--gpus-per-node":
+        return 0
+    return sum(int(parts[-1][:6]) if parts[-1].isdecimal() else 1 for parts in found)
+
+
+def refuse_other_gpus(asked: SlurmRequest) -> None:
+    """InputError if the user's options of srun ask for another number of GPUs than slurm_gpus."""
+    for word in asked.arguments:
+        count = gpus_of(word)
+        if count not in (0, asked.gpus):
+            advice = f"it asks for {count} GPUs of each node, and slurm_gpus for {asked.gpus}: -e slurm_gpus={count}"
+            raise InputError("slurm_args", word, advice)
+
+
 def parse_slurm(given: Mapping[str, object], request: Request) -> SlurmRequest:
     """Return the checked request. InputError names an option that is wrong, or that nodes of Slurm do not have."""
     for name, instead in NOT_FOR_SLURM.items():
@@ -130,4 +162,6 @@ def parse_slurm(given: Mapping[str, object], request: Request) -> SlurmRequest:
     if request.python.startswith("~"):
         raise InputError("python", request.python, "give its whole path on the nodes: -e python=/opt/venv/bin/python")
     made = SlurmRequest(nodes, ranks, python=request.python or "python3")
-    return dataclasses.replace(made, **found)  # type: ignore[arg-type]
+    asked = dataclasses.replace(made, **found)  # type: ignore[arg-type]
+    refuse_other_gpus(asked)
+    return asked
