@@ -28,6 +28,8 @@ while not os.path.exists(f"{sys.argv[1]}-{count}"):
 saved.write_text(str(count))
 pathlib.Path(f"wrote-{count}-{rank}").touch()
 if count == 0:
+    while not all(saved.with_name(name).exists() for name in ("saved-0", "saved-1")):
+        time.sleep(0.05)  # who fails ends the other
     raise ValueError("the first one fails")
 sys.exit(75 if count == 1 else 0)
 """
