@@ -37,7 +37,7 @@ help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
 	@echo "                  of other machines: make train INVENTORY=my-machines.yml ARGS='-e workload=mnist'"
 	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
-	@echo 'make check        what takes less than a minute: ruff, types, the fast tests; before every commit'
+	@echo 'make check        what takes about a minute: ruff, types, the fast tests; before every commit'
 	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
@@ -181,7 +181,7 @@ pictures: $(DEV_READY)
 	@command -v chromium-headless-shell chromium google-chrome >/dev/null || $(APT)
 	$(call in_venv,$(PYTEST) tests/pictures)
 
-# Before every commit, less than a minute on two cores: no job is started, and no playbook. Of tests/collection those that
+# Before every commit, about a minute on two cores: no job is started, and no playbook. Of tests/collection those that
 # only compare files. The tests are spread over the cores, whichever has none left takes some of another's; each process
 # needs 5 s to collect them, so there are not many.
 SPREAD := python -m pytest -q --numprocesses auto --maxprocesses 8 --dist worksteal
