@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import selector_of, take_away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import parse_label
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import with_going
 
 Result = dict[str, Any]
 
@@ -46,4 +47,4 @@ class ActionModule(Action):
 def told(what: str, jobs: list[str], going: list[str]) -> str:
     """Return one line on jobs. `going`: those that are left, for nobody named them."""
     line = f"{what}: {', '.join(jobs)}" if jobs else "no job of yours is over in this namespace"
-    return f"{line}; these run or wait, and -e job_id=NAME ends one: {', '.join(going)}" if going else line
+    return with_going(line, going)

@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm import Slurm
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.slurm_job import jobs_there, take_away
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import with_going
 
 Result = dict[str, object]
 
@@ -44,4 +45,4 @@ class ActionModule(Action):
 def told(what: str, jobs: list[str], going: list[str]) -> str:
     """Return one line on jobs. `going`: those that are left, for nobody named them."""
     line = f"{what}: {', '.join(jobs)}" if jobs else "nothing was ended: Slurm forgets what is over"
-    return f"{line}; these run or wait, and -e job_id=NAME ends one: {', '.join(going)}" if going else line
+    return with_going(line, going)

@@ -281,9 +281,8 @@ class HeadJob:
         timeout, now = self.order["job_timeout"], time.monotonic()
         if timeout and self.timeout_start and now > self.timeout_start + timeout + 1.0:
             return reasons.timed_out(timeout)
-        most = (ROUND_SECONDS if self.rounds.last else START_SECONDS) + RANK_SECONDS * self.order[
-            "world_size"
-        ]  # from the first node on, where jobs may queue
+        first = ROUND_SECONDS if self.rounds.last else START_SECONDS
+        most = first + RANK_SECONDS * self.order["world_size"]  # from the first node on, where jobs may queue
         if self.unplaced and self.timeout_start and now > self.timeout_start + most:
             return reasons.not_started(self.unplaced, most)
         if self.controller.signalled:

@@ -34,8 +34,8 @@ from .restarts import (
     ended_of,
     goes_on,
     kept_out,
-    kept_out_text,
     not_again,
+    not_without,
     pause_before_next,
     told_of,
 )
@@ -95,7 +95,7 @@ class Restarts:
         self.again = not last.cancelled and not self.head.signalled and goes_on(self.ended, self.rule)
         kept = kept_out(self.ended) if self.again else []
         if kept:
-            result["notes"].append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
+            result["notes"].append(not_without(kept))
             self.again = False
         try:
             job.write(LIST, {"attempts": self.ended})

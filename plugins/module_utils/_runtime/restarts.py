@@ -112,6 +112,11 @@ def not_again(reason: str) -> Note:
     return {"code": "not_started_again", "text": f"it was not started again: {reason}"}
 
 
+def not_without(nodes: Sequence[str]) -> Note:
+    """Return the note of a job that would need other nodes than these: a plan with those is made by the controller."""
+    return not_again(f"{kept_out_text(nodes)}; look at it, and start the job again without it")
+
+
 def ended_of(job_id: str, result: Result) -> Ended:
     """Return what the rule needs to know of an attempt."""
     return {

@@ -26,8 +26,7 @@ from .restarts import (
     ended_of,
     goes_on,
     kept_out,
-    kept_out_text,
-    not_again,
+    not_without,
     pause_before_next,
 )
 from .result import find_result, unfinished
@@ -103,7 +102,7 @@ class Rounds:
         rule = self.rule if self.rule and goes_on(self.ended, self.rule) else None
         kept = kept_out(self.ended) if rule else []
         if kept:
-            self.notes.append(not_again(f"{kept_out_text(kept)}; look at it, and start the job again without it"))
+            self.notes.append(not_without(kept))
         if kept or not rule:
             self.end_job(reason, host)
             return

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_choice
@@ -34,3 +34,8 @@ def parse_target(given: Mapping[str, object]) -> str:
     if target == "kubernetes" and given.get("pod_project") is not None:
         raise InputError("pod_project", given["pod_project"], "it is for Run:ai: add -e target=runai")
     return target
+
+
+def with_going(line: str, going: Sequence[str]) -> str:
+    """Return what clean.yml says, and the jobs that it left alone, for nobody named them."""
+    return f"{line}; these run or wait, and -e job_id=NAME ends one: {', '.join(going)}" if going else line
