@@ -31,6 +31,9 @@ ONECCL_VARIABLE = "TORCHFLEET_BACKENDS_CCL"  # anything: oneCCL is brought
 HEADERS_VARIABLE = "TORCHFLEET_BACKENDS_PYTHON"
 RANGE = "torch>=2.13,<2.16"  # of what is not compiled; what is compiled is for one release
 BINDINGS = "oneccl_bindings_for_pytorch"  # the name by which scripts import what brings backend ccl
+# The C++ library that torch itself uses. Some compilers put their own, another version, into what they link (seen in an
+# image for GPUs): then streams of the one meet locales of the other, and the first number that is printed crashes.
+CPP_LIBRARY = "-l:libstdc++.so.6"
 HERE = Path(__file__).parent
 SOURCES = HERE / "csrc"
 # By the header that an MPI has: the build, how it is compiled, and the library it is linked to. One for each ABI.
@@ -101,7 +104,7 @@ def command(name: str, source: str, words: list[str], into: Path, compiler: str)
         *("-DTORCH_API_INCLUDE_EXTENSION_H", f"-DTORCH_EXTENSION_NAME={name}"),
         *(f"-I{path}" for path in includes),
         *(str(SOURCES / source), "-o", str(into / f"{name}.so")),
-        *(f"-L{home / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", *words),
+        *(f"-L{home / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python", *words, CPP_LIBRARY),
     ]
 
 

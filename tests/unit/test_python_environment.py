@@ -118,6 +118,8 @@ def test_an_environment_that_does_not_work_is_broken(capsys: pytest.CaptureFixtu
     lay_out(request_for(tmp_path))
     failed = run(capsys, "prove", tmp_path, proof="import sys; sys.exit('one\\nit has no torch')")
     assert failed["failed"] is True and failed["msg"] == f"some: {tmp_path}/home/venv is broken: it has no torch"
+    failed = run(capsys, "prove", tmp_path, proof="import os; os.kill(os.getpid(), 11)")
+    assert failed["msg"] == f"some: {tmp_path}/home/venv is broken: killed by SIGSEGV"
 
 
 def test_what_did_not_arrive_is_not_proven(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import os
 import subprocess
 from typing import Sequence
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import signal_name
+
 from .environment import PROOF, Request
 
 
@@ -36,5 +38,6 @@ def prove(request: Request, program: str, arguments: Sequence[str]) -> tuple[boo
     except OSError as error:
         return True, f"{request.role}: {request.place} is broken: {error}"
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    why = [f"exit status {done.returncode}", *lines][-1]
+    ended = f"killed by {signal_name(-done.returncode)}" if done.returncode < 0 else f"exit status {done.returncode}"
+    why = [ended, *lines][-1]
     return True, f"{request.role}: {request.place} is broken: {why}" if done.returncode else ""
