@@ -64,6 +64,17 @@ def test_nccl(tmp_path: Path) -> None:
     assert versions.nccl("/no/bin/python", "/none") == ""
 
 
+def test_nccl_of_an_environment_on_top_of_another(tmp_path: Path) -> None:
+    """As on a machine with a GPU whose system had another NCCL than its PyTorch."""
+    root = tree(tmp_path, **{"usr__lib64__libnccl.so.2.28.3": ""})
+    below = tmp_path / "torch/lib/python3.12/site-packages"
+    (below / "nvidia_nccl_cu13-2.28.9.dist-info").mkdir(parents=True)
+    own = tmp_path / "backends/lib/python3.12/site-packages"
+    own.mkdir(parents=True)
+    (own / "torchfleet-linked.pth").write_text(f"{below}\n")
+    assert versions.nccl(str(tmp_path / "backends/bin/python"), root) == "2.28.9"
+
+
 # As the drivers write it (the open kernel module since 515 puts the architecture before the version).
 NVIDIA = {
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Tue Jun 24 2025\nGCC version:  gcc 12\n": "535.261.03",

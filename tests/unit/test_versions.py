@@ -247,10 +247,10 @@ def test_backends_lie_in_the_version_that_they_are_made_for(pair: tuple[Request,
 def test_backends_of_an_earlier_release_move_into_their_pytorch(pair: tuple[Request, Request]) -> None:
     torch, backends = pair
     packages = lay_out(replace(torch, versions=""))
-    (packages / versions.LINKED).write_text(f"{backends.path}/lib/python3/site-packages\n")
+    (packages / versions.LINK).write_text(f"{backends.path}/lib/python3/site-packages\n")
     lay_out(backends)
     versions.adopt(Path(torch.path), own=True, companion=torch.companion)
     assert environment.look(backends)["ready"] and not environment.lacks_link(backends)
-    link = torch.place / torch.interpreter.packages / versions.LINKED
+    link = torch.place / torch.interpreter.packages / versions.LINK
     assert link.read_text() == f"{torch.place}/backends/lib/python3/site-packages\n"
     assert environment.look(torch)["ready"]

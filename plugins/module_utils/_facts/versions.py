@@ -11,6 +11,7 @@ import os
 import re
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import (
+    all_packages,
     own_backends,
     site_packages,
     wheel_version,
@@ -73,7 +74,8 @@ def mpi(home: str, mpirun: str) -> dict[str, str]:
 
 def nccl(python: str, root: str = "/") -> str:
     """Return NCCL's version: of the wheel beside torch, else from the name of the system's library."""
-    return wheel_version(site_packages(python), "nvidia_nccl_cu*") or library_version("libnccl.so", root)
+    found = (wheel_version(packages, "nvidia_nccl_cu*") for packages in all_packages(python))
+    return next(filter(None, found), "") or library_version("libnccl.so", root)
 
 
 PLACES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/lib/*-linux-gnu/nvidia/current")

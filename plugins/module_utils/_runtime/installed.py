@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+from typing import Iterator
 
 from .launchers import LAUNCHERS, MPIS
 
@@ -17,12 +18,26 @@ MPI_PARTS = {
     for part in dict.fromkeys(LAUNCHERS[name].part for name in MPIS)
 }
 MPI_PARTS["mpi4py"] = MPIS
+LINK = "torchfleet-linked.pth"  # in an environment made on top of another: the directories of that one's packages
+LINK_BYTES = 64 << 10
 SHM_PART = "torchfleet_backends/_shm.so"  # what backend shm is compiled to
 
 
 def site_packages(python: str) -> str:
     """Return a pattern of the directories in which an interpreter of a virtual environment has its packages."""
     return os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python3*", "*-packages")
+
+
+def all_packages(python: str) -> Iterator[str]:
+    """Yield the directories of an interpreter's packages, its own first, then those it is linked to."""
+    own = site_packages(python)
+    yield own
+    for path in sorted(glob.glob(os.path.join(own, LINK))):
+        try:
+            with open(path, encoding="utf-8") as file:
+                yield from file.read(LINK_BYTES).splitlines()
+        except (OSError, ValueError):
+            continue
 
 
 def wheel_version(packages: str, name: str) -> str:

@@ -16,6 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import Iterator, NamedTuple, TypedDict
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import LINK
+
 from .build_errors import TRUST, TRUST_OF_PROGRAM
 from .environment import Program, Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
 from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
@@ -25,7 +27,6 @@ from .kept_packages import keep_option, refuse_exchanged, refuse_unfit
 # No bytecode: compiling all of PyTorch takes twice as long as unpacking it, and most of it is never imported.
 QUIET = ["--quiet", "--no-input", "--disable-pip-version-check"]
 PIP_SCRIPT = "#!{}\nimport sys\nfrom pip._internal.cli.main import main\nsys.exit(main())\n"
-LINK = "torchfleet-linked.pth"
 PIP = ["-I", "-m", "pip"]  # isolated: pip would take modules in PYTHONPATH or the current directory for installed
 PIP_INSTALL = [*PIP, "install", "--no-compile", *QUIET]
 WHEELS_ONLY = ["--only-binary", ":all:"]

@@ -19,6 +19,8 @@ import re
 from pathlib import Path
 from typing import Dict, Mapping
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import LINK
+
 from .environment_files import RECEIPT, locked, remove
 
 STORE = "versions"
@@ -27,7 +29,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}\Z")
 # What machines that differ have in common: launchers start their daemons elsewhere by their own path.
 COMMON = ("packages", "index_url", "wheelhouse", "sources", "linked_environment", "lock", "package")
 OWN = ("python", "build_environment")
-LINKED = "torchfleet-linked.pth"  # names the packages of another environment
 Receipt = Dict[str, object]
 
 
@@ -147,7 +148,7 @@ def take_in(path: Path, companion: str) -> None:
         beside.with_name(beside.name + ".lock").unlink()
     receipt = json.loads((path / RECEIPT).read_text(encoding="utf-8"))
     there = store_of(path) / name_of(receipt, True) / companion
-    for link in path.glob(f"lib/python3*/site-packages/{LINKED}"):
+    for link in path.glob(f"lib/python3*/site-packages/{LINK}"):
         link.write_text(link.read_text(encoding="utf-8").replace(str(beside), str(there)), encoding="utf-8")
 
 

@@ -86,7 +86,8 @@ def run_cells(run: Run, speed: Speed | None) -> tuple[str, ...]:
     ended = f"{test} failed" if run["failed"] else f"{test} correct"
     if not speed:
         return ended, "", "", ""
-    return ended, str(speed.world_size), f"{speed.busbw:.3g}", speed.carrier
+    bandwidth = f"{speed.busbw:.3g}" if speed.world_size > 1 else ""  # one rank sends nothing
+    return ended, str(speed.world_size), bandwidth, speed.carrier
 
 
 def show(outcome: Outcome, findings: Sequence[Finding]) -> list[str]:
