@@ -23,13 +23,15 @@ LOOK = """if True:
     import importlib.util, json, sys, torch, torch.distributed as dist
     kind = next((kind for kind in ("cuda", "xpu") if getattr(torch, kind).is_available()), "")
     device = getattr(torch, kind) if kind else None
+    ours = bool(importlib.util.find_spec("torchfleet_backends"))
     print(json.dumps({
         "kind": kind, "count": device.device_count() if device else 0,
         "model": device.get_device_name(0) if device else "",
         "version": torch.__version__, "python": sys.version.split()[0],
         "nccl": dist.is_nccl_available(), "xccl": dist.is_backend_available("xccl"),
         "sklearn": bool(importlib.util.find_spec("sklearn")),
-        "ours": bool(importlib.util.find_spec("torchfleet_backends")),
+        "ours": ours,
+        "shm": bool(ours and importlib.util.find_spec("torchfleet_backends._shm")),
     }))
 """
 
@@ -52,6 +54,7 @@ class Machine:
     sklearn: bool
     mpirun: str = ""
     ansible: str = ""  # ansible-playbook, where setup.yml ran here
+    shm: bool = False  # whether backend shm is there
 
     @property
     def other_kind(self) -> str:
@@ -93,6 +96,7 @@ def look(vendor: str, given: str) -> Machine:
         bool(found["sklearn"]),
         str(mpirun) if found["ours"] and mpirun.exists() else "",
         ansible if set_up else "",
+        bool(found["shm"]),
     )
 
 

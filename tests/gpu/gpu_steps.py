@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.gpu.gpu_machine import REPO, Machine
 
 WORKLOADS = REPO / "workloads"
+PROGRAMS = REPO / "tests" / "gpu"
 CONNECTIONS = r"NCCL INFO .*(NCCL version|RCCL version|via (P2P|SHM|NET)|Using network)"
 
 
@@ -26,10 +27,10 @@ class Step:
     left_out: str = ""
 
 
-def ranks(machine: Machine, count: int, workload: str, *words: object) -> tuple[str, ...]:
-    """Return how torchrun starts a workload."""
+def ranks(machine: Machine, count: int, program: str, *words: object, below: Path = WORKLOADS) -> tuple[str, ...]:
+    """Return how torchrun starts a workload, or another program of that directory."""
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count))
-    return (machine.python, *torchrun, str(WORKLOADS / f"{workload}.py"), *map(str, words))
+    return (machine.python, *torchrun, str(below / f"{program}.py"), *map(str, words))
 
 
 def with_mpi(machine: Machine, workload: str, *words: object) -> tuple[str, ...]:
@@ -69,13 +70,7 @@ def steps(machine: Machine, scratch: Path) -> Iterator[Step]:
         shared = ("--backend", "gloo", "--device", machine.kind)
         yield Step("mnist, gloo, 2 ranks", ranks(machine, 2, "mnist", *shared, *train), device)
         yield Step("messages, gloo, 2 ranks", ranks(machine, 2, "message_passing", *shared), device)
-    absent = "" if machine.mpirun else "there is no Open MPI with our backend mpi below ~/.torchfleet"
-    small = ("--device", machine.kind, "--min-bytes", "1K", "--max-bytes", "16M", "--iterations", 20)
-    if machine.mpirun:
-        yield Step("all-reduce, mpi, 2 ranks", with_mpi(machine, "all_reduce_bench", *small), device)
-        yield Step("mnist, mpi, 2 ranks", with_mpi(machine, "mnist", "--device", machine.kind, *train), device)
-    else:
-        yield Step("all-reduce and mnist, mpi, 2 ranks", (), left_out=absent)
+    yield from with_our_backends(machine, train)
     yield Step(
         f"--device {machine.other_kind} is refused",
         (machine.python, str(WORKLOADS / "pi.py"), "--backend", "gloo", "--device", machine.other_kind),
@@ -83,6 +78,26 @@ def steps(machine: Machine, scratch: Path) -> Iterator[Step]:
         status=2,
     )
     yield from with_ansible(machine, scratch)
+
+
+def with_our_backends(machine: Machine, train: Sequence[object]) -> Iterator[Step]:
+    """Yield what our backends do with GPUs, and what a look at a hung job asks NCCL. `train`: arguments of mnist."""
+    own, count, device = machine.backend, machine.count, f"device: {machine.kind}\\b"
+    if own == "nccl" and machine.vendor == "nvidia":  # RCCL has no such service
+        status = ranks(machine, count, "gpu_ras", below=PROGRAMS)
+        yield Step(f"what NCCL tells of itself, {count} ranks", status, "NCCL version")
+    if machine.shm and machine.kind == "cuda":
+        for pair, many in ((f"cpu:shm,cuda:{own}", count), ("cpu:shm,cuda:gloo", 2)):
+            sums = ranks(machine, many, "gpu_pair", pair, below=PROGRAMS)
+            yield Step(f"{pair}, {many} ranks", sums, "right on cpu and cuda")
+    if not machine.mpirun:
+        absent = "there is no Open MPI with our backend mpi below ~/.torchfleet"
+        yield Step("all-reduce and mnist, mpi, 2 ranks", (), left_out=absent)
+        return
+    on_gpu = ("--device", machine.kind)
+    small = (*on_gpu, "--min-bytes", "1K", "--max-bytes", "16M", "--iterations", 20)
+    yield Step("all-reduce, mpi, 2 ranks", with_mpi(machine, "all_reduce_bench", *small), device)
+    yield Step("mnist, mpi, 2 ranks", with_mpi(machine, "mnist", *on_gpu, *train), device)
 
 
 def trainings(machine: Machine, scratch: Path) -> Iterator[Step]:

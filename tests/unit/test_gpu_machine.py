@@ -12,7 +12,7 @@ from tests.gpu.gpu_machine import Missing, look, vendor_here
 
 SEES = {
     **{"kind": "cuda", "count": 2, "model": "NVIDIA H100 80GB HBM3", "version": "2.13.0+cu130", "python": "3.12.3"},
-    **{"nccl": True, "xccl": False, "sklearn": False, "ours": True},
+    **{"nccl": True, "xccl": False, "sklearn": False, "ours": True, "shm": True},
 }
 
 
@@ -47,5 +47,5 @@ def test_backend_mpi_is_tried_where_it_is(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "openmpi/bin").mkdir(parents=True)
     (tmp_path / "openmpi/bin/mpirun").touch()
     assert look("nvidia", python_that_says(tmp_path / "sees", SEES)).mpirun == f"{tmp_path}/openmpi/bin/mpirun"
-    alone = python_that_says(tmp_path / "alone", {**SEES, "ours": False, "kind": "xpu", "xccl": True})
+    alone = python_that_says(tmp_path / "alone", {**SEES, "ours": False, "shm": False, "kind": "xpu", "xccl": True})
     assert (look("intel", alone).mpirun, look("intel", alone).backend) == ("", "xccl")

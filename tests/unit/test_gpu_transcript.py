@@ -51,7 +51,9 @@ def test_what_this_machine_is_called_is_known() -> None:
 def test_what_was_recorded_on_a_gpu_was_well() -> None:
     """By the steps as they are now: a new one has to be recorded, or the pages say what was not run."""
     text = (gpu_transcript.DIRECTORY / "gpu-nvidia-h200-x1.txt").read_text()
-    there = Machine("python", "nvidia", "cuda", 1, "NVIDIA H200", "", "nccl", sklearn=True)
+    there = Machine(
+        "python", "nvidia", "cuda", 1, "NVIDIA H200", "", "nccl", True, "mpirun", "ansible-playbook", shm=True
+    )
     *parts, end = re.findall(r"^# (.*)", text, re.MULTILINE)
     wanted = [f"{step.name}: {'left out' if step.left_out else 'as it must be'}" for step in steps(there, Path("x"))]
     assert [re.sub(r" \(\d+ s\)$", "", part) for part in parts[3:]] == wanted
