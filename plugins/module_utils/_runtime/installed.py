@@ -18,7 +18,7 @@ MPI_PARTS = {
     for part in dict.fromkeys(LAUNCHERS[name].part for name in MPIS)
 }
 MPI_PARTS["mpi4py"] = MPIS
-LINK = "torchfleet-linked.pth"  # in an environment made on top of another: the directories of that one's packages
+LINK = "torchfleet-linked.pth"  # of an environment on top of others (environment_files.py): directories of their packages
 LINK_BYTES = 64 << 10
 SHM_PART = "torchfleet_backends/_shm.so"  # what backend shm is compiled to
 

@@ -21,6 +21,7 @@ from typing import Iterator, Mapping, Sequence
 
 from .build_errors import TRUST, errors_in
 
+LINK = "torchfleet-linked.pth"  # names the packages of another environment
 RECEIPT = "torchfleet-receipt.json"
 LOCK_SECONDS = 900
 FULL_MB = 5

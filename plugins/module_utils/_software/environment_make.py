@@ -16,11 +16,9 @@ import zipfile
 from pathlib import Path
 from typing import Iterator, NamedTuple, TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import LINK
-
 from .build_errors import TRUST, TRUST_OF_PROGRAM
 from .environment import Program, Request, canonical, installed, is_ready, make_receipt, read_receipt, write_receipt
-from .environment_files import NotMadeError, locked, remove_leftovers, replaced, run, work_directory
+from .environment_files import LINK, NotMadeError, locked, remove_leftovers, replaced, run, work_directory
 from .interpreter import bundled_pip, number, packages_of
 from .kept_packages import keep_option, refuse_exchanged, refuse_unfit
 

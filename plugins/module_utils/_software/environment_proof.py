@@ -7,10 +7,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from typing import Sequence
-
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import signal_name
 
 from .environment import PROOF, Request
 
@@ -38,6 +37,10 @@ def prove(request: Request, program: str, arguments: Sequence[str]) -> tuple[boo
     except OSError as error:
         return True, f"{request.role}: {request.place} is broken: {error}"
     lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    ended = f"killed by {signal_name(-done.returncode)}" if done.returncode < 0 else f"exit status {done.returncode}"
+    ended = (
+        f"killed by {signal.Signals(-done.returncode).name}"
+        if done.returncode < 0
+        else f"exit status {done.returncode}"
+    )
     why = [ended, *lines][-1]
     return True, f"{request.role}: {request.place} is broken: {why}" if done.returncode else ""

@@ -19,9 +19,7 @@ import re
 from pathlib import Path
 from typing import Dict, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import LINK
-
-from .environment_files import RECEIPT, locked, remove
+from .environment_files import LINK, RECEIPT, locked, remove
 
 STORE = "versions"
 HISTORY = "history.json"
