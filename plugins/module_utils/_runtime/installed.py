@@ -18,7 +18,7 @@ MPI_PARTS = {
     for part in dict.fromkeys(LAUNCHERS[name].part for name in MPIS)
 }
 MPI_PARTS["mpi4py"] = MPIS
-LINK = "torchfleet-linked.pth"  # of an environment on top of others (environment_files.py): directories of their packages
+LINK = "torchfleet-linked.pth"  # names the packages of another environment (environment_files.py)
 LINK_BYTES = 64 << 10
 SHM_PART = "torchfleet_backends/_shm.so"  # what backend shm is compiled to
 
