@@ -60,15 +60,13 @@ def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
         print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share, bucket), flush=True)
 
 
-def show_shm(given: argparse.Namespace) -> None:
-    """Measure and print backend shm under torchrun, against gloo alone."""
-    for ranks in given.ranks:
-        print(f"shm, torchrun, {ranks} ranks")
-        print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "DDP's, x gloo"))
-        for line in printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds):
-            row = json.loads(line)
-            versus = [ratio(row["gloo"], row[side]) for side in ("shm", "bucket")]
-            print(SHM_HEADER.format(row["bytes"], f"{statistics.median(row['shm']) * 1e6:.1f}", *versus), flush=True)
+def show_shm(title: str, lines: list[str]) -> None:
+    """Print backend shm under torchrun, against gloo alone, from what rank 0 printed."""
+    print(title)
+    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "DDP's, x gloo"))
+    for row in map(json.loads, lines):
+        versus = [ratio(row["gloo"], row[side]) for side in ("shm", "bucket")]
+        print(SHM_HEADER.format(row["bytes"], f"{statistics.median(row['shm']) * 1e6:.1f}", *versus), flush=True)
 
 
 def show_ddp(title: str, lines: list[str]) -> None:
@@ -83,7 +81,10 @@ def show_ddp(title: str, lines: list[str]) -> None:
 
 def here(given: argparse.Namespace) -> None:
     """Measure on this machine."""
-    show_shm(given)
+    for ranks in given.ranks:
+        show_shm(
+            f"shm, torchrun, {ranks} ranks", printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds)
+        )
     if given.shm:
         return
     print(f"the package, built for {' and '.join(package.BUILT_FOR)}: {build():.0f} s")
@@ -112,14 +113,16 @@ def on_nodes(given: argparse.Namespace) -> None:
             cluster.lab.up()
             options = {"mpis": package.MPIS, "torch_backends_wheel": str(wheel)}
             play(cluster, "--skip-tags", "verify", **options)
-            again = {"backends": ["mpi"], **options}
+            again = {"backends": ["mpi", "shm"], **options}
             first, second = (play(cluster, "--tags", "torch_backends", **again) for _time in range(2))
             print(f"the package, built before: {(first - second) / 2:.1f} s for each node, {first:.1f} s with Ansible")
             for ranks in given.ranks:
-                for mpi in given.mpi:
+                title = f"shm, torchrun, {ranks} ranks on two nodes"
+                show_shm(title, trained(cluster, "torchrun", "shm", ranks, "ranks.py", *given.bytes, given.rounds))
+                for mpi in given.mpi if not given.shm else []:
                     title = f"{mpi}, {ranks} ranks on two nodes"
-                    show(title, trained(cluster, mpi, ranks, "ranks.py", *given.bytes, given.rounds), {})
-                    show_ddp(title, trained(cluster, mpi, ranks, "ddp.py", *given.megabytes, given.rounds))
+                    show(title, trained(cluster, mpi, "mpi", ranks, "ranks.py", *given.bytes, given.rounds), {})
+                    show_ddp(title, trained(cluster, mpi, "mpi", ranks, "ddp.py", *given.megabytes, given.rounds))
         finally:
             cluster.lab.down()
 
@@ -144,10 +147,10 @@ def build() -> float:
     return time.monotonic() - start
 
 
-def trained(cluster: Cluster, mpi: str, ranks: int, script: str, *argv: object) -> list[str]:
+def trained(cluster: Cluster, launcher: str, backend: str, ranks: int, script: str, *argv: object) -> list[str]:
     """Return the lines that rank 0 of a job prints."""
-    options = {"workload": str(BENCH / script), "workload_args": [str(word) for word in argv], "launcher": mpi}
-    job = cluster.train(**options, backend="mpi", np=ranks, ranks_per_node=ranks // 2)
+    options = {"workload": str(BENCH / script), "workload_args": [str(word) for word in argv], "launcher": launcher}
+    job = cluster.train(**options, backend=backend, np=ranks, ranks_per_node=ranks // 2)
     return [line for line in job.stdout(0).splitlines() if line.startswith("{")]
 
 
