@@ -63,6 +63,11 @@ char* bytes_of(const at::Tensor& tensor) {
   return static_cast<char*>(tensor.data_ptr());
 }
 
+// Whether two contiguous tensors share memory, such as an output that is a part of the input.
+bool overlap(const at::Tensor& one, const at::Tensor& other) {
+  return bytes_of(one) < bytes_of(other) + other.nbytes() && bytes_of(other) < bytes_of(one) + one.nbytes();
+}
+
 namespace {
 std::vector<Piece> pieces(const Tensors& parts) {
   std::vector<Piece> found;
@@ -366,12 +371,13 @@ WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors&
     from.push_back(reducible(inputs.at(i), opts.reduceOp));
     TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend " TORCHFLEET_NAME ": reduce_scatter: the input has ",
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
-    to.push_back(room_for(targets[i], from[i].device()));  // a copy also because the output may be a part of the input
+    const bool serves = targets[i].device() == from[i].device() && targets[i].is_contiguous() && !overlap(targets[i], from[i]);
+    to.push_back(serves ? targets[i] : room_for(targets[i], from[i].device()));
   }
   return submit(OpType::_REDUCE_SCATTER_BASE, inputs, targets, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
     for (size_t i = 0; i < to.size(); ++i) {
       by.reduce_scatter(from[i], to[i], op);
-      targets[i].copy_(to[i]);
+      put_back(targets[i], to[i]);
     }
   });
 }

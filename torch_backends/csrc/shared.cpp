@@ -462,13 +462,21 @@ void Shared::bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t s
   publish(marks_of(rank_).brought, chunk + 1);
 }
 
-template <typename Step>
-void Shared::chunk_by_chunk(int64_t total, int64_t most, Step step) {
+// Gives and takes a chunk after the other. The next one is given before this one is taken: no rank waits for another one
+// with nothing in its slots.
+template <typename Give, typename Take>
+void Shared::chunk_by_chunk(int64_t total, int64_t most, Give give, Take take) {
   enter();
+  const auto length = [&](int64_t first) { return std::min(most, total - first); };
+  give(chunks_, 0, length(0));
   int64_t first = 0;
   do {  // an empty one too: the other ranks compare signatures
-    step(chunks_, first, std::min(most, total - first));
-    publish(marks_of(rank_).done, ++chunks_);
+    const uint32_t chunk = chunks_++;
+    if (first + most < total) {
+      give(chunk + 1, first + most, length(first + most));
+    }
+    take(chunk, first, length(first));
+    publish(marks_of(rank_).done, chunk + 1);
     first += most;
   } while (first < total);
 }
@@ -521,12 +529,16 @@ void Shared::reduce_part(const Parts& parts, char* here, uint32_t chunk, const R
 }
 
 void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root) {
-  chunk_by_chunk(count, row_bytes_ / size, [&](uint32_t chunk, int64_t first, int64_t elements) {
-    char* here = data + first * size;
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t elements) {
     if (rank_ != root) {
-      bring(here, elements * size, chunk);
+      bring(data + first * size, elements * size, chunk);
+    }
+  };
+  chunk_by_chunk(count, row_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t elements) {
+    if (rank_ != root) {
       return;
     }
+    char* here = data + first * size;
     std::vector<const char*> from;
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
@@ -539,20 +551,23 @@ void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t siz
 }
 
 void Shared::reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size) {
-  chunk_by_chunk(count, part_bytes_ / size, [&](uint32_t chunk, int64_t first, int64_t elements) {
+  const auto part = [=](int rank, int64_t first) { return input + (rank * count + first) * size; };
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t elements) {
     make_room(chunk);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        hand(slot(chunk, rank_, rank), input + (rank * count + first) * size, elements * size, streams_);
+        hand(slot(chunk, rank_, rank), part(rank, first), elements * size, streams_);
       }
     }
     publish(marks_of(rank_).brought, chunk + 1);
+  };
+  chunk_by_chunk(count, part_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t elements) {
     std::vector<const char*> from;
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::brought, rank, chunk + 1);
       }
-      from.push_back(rank == rank_ ? input + (rank * count + first) * size : slot(chunk, rank, rank_));
+      from.push_back(rank == rank_ ? part(rank, first) : slot(chunk, rank, rank_));
     }
     char* here = output + first * size;
     combine(from, here, {here}, elements, how, size);
@@ -560,10 +575,13 @@ void Shared::reduce_scatter(const char* input, char* output, int64_t count, cons
 }
 
 void Shared::broadcast(char* data, int64_t bytes, int root) {
-  chunk_by_chunk(bytes, row_bytes_, [&](uint32_t chunk, int64_t first, int64_t count) {
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) {
     if (rank_ == root) {
       bring(data + first, count, chunk);
-    } else {
+    }
+  };
+  chunk_by_chunk(bytes, row_bytes_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
+    if (rank_ != root) {
       await(&Marks::brought, root, chunk + 1);
       copy(data + first, slot(chunk, root, 0), count);
     }
@@ -574,8 +592,8 @@ void Shared::all_gather(const char* input, char* output, int64_t bytes) {
   if (output + rank_ * bytes != input) {
     copy(output + rank_ * bytes, input, bytes);
   }
-  chunk_by_chunk(bytes, row_bytes_, [&](uint32_t chunk, int64_t first, int64_t count) {
-    bring(input + first, count, chunk);
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) { bring(input + first, count, chunk); };
+  chunk_by_chunk(bytes, row_bytes_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::brought, rank, chunk + 1);

@@ -43,6 +43,7 @@ class Shared {
   // something else or has failed. `count` is in elements of `size` bytes.
   void all_reduce(char* data, int64_t count, const Reduction& how, int64_t size);
   void reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root);
+  // `output` may be this rank's part of `input`.
   void reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size);
   void broadcast(char* data, int64_t bytes, int root);
   void all_gather(const char* input, char* output, int64_t bytes);
@@ -91,10 +92,10 @@ class Shared {
   void make_room(uint32_t chunk);
   void bring(const char* data, int64_t bytes, uint32_t chunk);
   void bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t size);
-  // Calls step(chunk, first, count) until `total` is done, at most `most` at a time and at least once, and marks each chunk
-  // as done.
-  template <typename Step>
-  void chunk_by_chunk(int64_t total, int64_t most, Step step);
+  // Calls give(chunk, first, count) and take(chunk, first, count) until `total` is done, at most `most` at a time and at least
+  // once, and marks each chunk as done.
+  template <typename Give, typename Take>
+  void chunk_by_chunk(int64_t total, int64_t most, Give give, Take take);
 
   Marks& marks_of(int rank) const { return reinterpret_cast<Marks*>(memory_)[rank]; }
   Failure& failure() const { return *reinterpret_cast<Failure*>(memory_ + size_ * sizeof(Marks)); }

@@ -179,7 +179,8 @@ void ShmTransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) cons
 void ShmTransport::all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const {
   const auto [data, count, size] = Elements(tensor, how);
   const int64_t each = count / places_, rest = count % places_;
-  const at::Tensor part = at::empty({each + rest}, how.unit);
+  char* own_part = data + place_ * each * size;
+  const at::Tensor part = rest == 0 ? at::from_blob(own_part, {each}, how.unit) : at::empty({each + rest}, how.unit);
   Operation::hold(std::make_shared<at::Tensor>(part));
   char *here = static_cast<char*>(part.data_ptr()), *last = data + each * places_ * size;
   node_->begin(own);
