@@ -87,6 +87,7 @@ class ActionModule(OnNode):
         look = cast(Look, seen)  # it did not fail
         if look["missing_tools"]:
             return self.failure(missing_tools(self.given, self.node, look))
+        self.given["proof"] = self.proof()
         made = self.ask("make", brought=self.bring(look))
         return made if made.get("failed") else {"changed": made.get("changed") is True}
 

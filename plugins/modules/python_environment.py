@@ -210,6 +210,8 @@ options:
       - A file of the role with a Python program that tests the environment. Empty for none. It runs with the
         environment's interpreter, once on each machine. It creates the file that its last argument names, or prints a
         line to stderr and fails. If that file is removed, the program runs again.
+      - Where the environment is made, it runs before the environment is sent. What it imports is compiled then, and the
+        other machines receive the bytecode.
     type: str
     default: ""
   proof_arguments:

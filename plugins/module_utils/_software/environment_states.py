@@ -122,6 +122,9 @@ def state_make(given: Given, check: bool) -> Answer:
     if check:
         return {"changed": not is_ready(request), "error": ""}
     made = try_to_make(request)
+    if made["changed"] and not made["error"]:
+        # Before it is sent: what the proof imports is compiled here for all machines. State prove tells of a failure.
+        prove(request, given["proof"], given["proof_arguments"])
     return {"changed": made["changed"], "error": made["error"]}
 
 
