@@ -307,7 +307,7 @@ LONG_FRAME = f'  File "{"d/" * 900}x.py", line 1 in {"f" * 900}\n'
 
 def test_stacks_are_bounded() -> None:
     head, _line, _rest = STACK.partition("\n")
-    deep = "".join(f'{head}\n  File "/{n}.py", line 1 in f\n' + LONG_FRAME * 999 for n in range(99))
+    deep = "".join(f'{head}\n  File "/{n}.py", line 1 in f\n' + LONG_FRAME * 2 * FRAMES_MOST for n in range(99))
     threads = read_stacks(deep)
     assert len(threads) == THREADS_MOST and {len(frames) for frames in threads} == {FRAMES_MOST}
     assert ALL_EVIDENCE([]) == [] and all(len(frame["file"]) <= 300 for frames in threads for frame in frames)

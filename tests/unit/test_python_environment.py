@@ -121,30 +121,20 @@ def test_the_proof_runs_once_in_the_environment(capsys: pytest.CaptureFixture[st
     assert run(capsys, "prove", tmp_path, **proof)["changed"] is False
 
 
-def brought_to(place: Path) -> dict[str, str]:
-    """Bring the wheel of tests.wheels to the machine. Return what the action adds to the options."""
-    wheels = place / "wheels"
-    wheels.mkdir()
-    wheel = add_wheel(wheels, "tiny", "1.0")
-    with tarfile.open(place / "brought.tar", "w") as pack:
-        pack.add(wheel, wheel.name)
-    return {"wheelhouse": str(wheels), "brought": str(place / "brought.tar")}
-
-
 def test_bytecode_of_what_the_proof_imports_is_sent(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It is compiled where the environment is made; before, on each machine. That a proof fails there is told later."""
-    prepared = brought_to(tmp_path)
-    proof = {"proof": "import sys, tiny; open(sys.argv[1] + '.seen', 'w').close(); import large"}
-    assert run(capsys, "make", tmp_path, prepared=prepared, **proof)["changed"] is True
+    there = "import sysconfig; open(sysconfig.get_path('purelib') + '/late.py', 'w').close(); import late\n"
+    proof = {"proof": f"{there}import sys; open(sys.argv[1] + '.seen', 'w').close(); import large"}
+    assert run(capsys, "make", tmp_path, packages=[], **proof)["changed"] is True
     place = tmp_path / "home/venv"
     (place / f"{environment.PROOF}.seen").rename(place / environment.PROOF)
     transfer = Transfer(path=str(place), python="", packages=[], mesh="", to=[], senders=[])
     sent = subprocess.run(environment_copy.tar_of(transfer), capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(sent)) as content:
         names = content.getnames()
-    assert [name for name in names if "/tiny.cpython" in name] and f"./{environment.PROOF}" not in names
+    assert [name for name in names if "/late.cpython" in name] and f"./{environment.PROOF}" not in names
     (place / environment.PROOF).unlink()
-    failed = run(capsys, "prove", tmp_path, prepared=prepared, **proof)
+    failed = run(capsys, "prove", tmp_path, packages=[], **proof)
     assert failed["msg"].endswith("is broken: ModuleNotFoundError: No module named 'large'")
 
 
