@@ -383,12 +383,13 @@ options:
       - Where the job runs. V(nodes) are those of the inventory.
       - V(kubernetes) are pods that C(kubectl) makes for the job, in its current context. A pod is one node of the plan.
         It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
+      - V(pytorchjob), V(trainjob) and V(mpijob) are V(kubernetes) with this O(pod_kind).
       - V(runai) are pods that Run:ai makes. Its command lines are rendered, and O(pod_manifest) writes what they need;
         nothing is submitted.
       - V(slurm) are nodes of a site's cluster, which Slurm brings. One C(srun) on the host in group C(head) starts our
         code on each; no other machine is logged in to. C(docs/launchers.md) has the whole way.
     type: str
-    choices: [nodes, kubernetes, runai, slurm]
+    choices: [nodes, kubernetes, pytorchjob, trainjob, mpijob, runai, slurm]
     default: nodes
   slurm_nodes:
     description: How many nodes Slurm is asked for. The default is what O(np) and O(ranks_per_node) come to, else 1.

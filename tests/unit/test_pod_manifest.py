@@ -110,10 +110,21 @@ def test_options_of_pods_need_the_target() -> None:
         parse_target({"pods": 2})
     with pytest.raises(InputError, match=r"pod_project: got .mlo.; .*add -e target=runai"):
         parse_target({"target": "kubernetes", "pod_project": "mlo"})
-    with pytest.raises(InputError, match=r"target: got .nomad.; choose one of nodes, kubernetes, runai, slurm"):
+    with pytest.raises(InputError, match=r"target: got .nomad.; choose one of nodes, kubernetes, pytorchjob,"):
         parse_target({"target": "nomad"})
-    with pytest.raises(InputError, match=r"target: got .mpijob.; .*: -e target=kubernetes -e pod_kind=mpijob\Z"):
-        parse_target({"target": "mpijob"})
+    with pytest.raises(InputError, match=r"pod_project: got .mlo.; .*add -e target=runai"):
+        parse_target({"target": "mpijob", "pod_project": "mlo"})
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "mpijob"])
+def test_the_target_of_an_operator_is_its_kind(script: Path, kind: str) -> None:
+    assert parse_target({"target": kind, "pods": 2}) == kind
+    given = {"pods": 2, "pod_cpus": 4}
+    assert objects(made(script, target=kind, **given)) == objects(made(script, pod_kind=kind, **given))
+    assert pods_of(target=kind, pod_kind=kind).kind == kind
+    with pytest.raises(InputError, match=rf"pod_kind: got .jobs.; target={kind} is pod_kind={kind}: ") as error:
+        pods_of(target=kind, pod_kind="jobs")
+    assert "\n" not in str(error.value)
 
 
 def test_an_indexed_job_and_its_service(script: Path) -> None:

@@ -84,3 +84,4 @@ KINDS: Mapping[str, PodKind] = {
     ),
 }
 CHOICES = tuple(name for name, kind in KINDS.items() if kind.target == "kubernetes")  # of pod_kind
+OPERATORS = tuple(name for name in CHOICES if KINDS[name].resources)  # values of `target` too

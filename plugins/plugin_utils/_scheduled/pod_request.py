@@ -25,7 +25,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 
-from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, PodKind
+from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, OPERATORS, PodKind
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
@@ -260,10 +260,22 @@ def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
     pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, PODS_MOST), request, gpus)
     if request.python.startswith("~"):
         raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
-    kind = {"kind": "runai"} if of_runai else {}
-    any_kind = not of_runai and "kind" not in found and "manifest" not in found
+    kind = kind_of_target(given)
+    any_kind = not kind and "kind" not in found and "manifest" not in found
     made = PodRequest("", pods, ranks, any_kind=any_kind, python=request.python or "python3")
-    return checked_for_kind(dataclasses.replace(made, **found, **kind))  # type: ignore[arg-type]
+    return checked_for_kind(dataclasses.replace(made, **{**found, **kind}))  # type: ignore[arg-type]
+
+
+def kind_of_target(given: Mapping[str, object]) -> dict[str, str]:
+    """Return the field of PodRequest that a target decides. InputError if pod_kind is another kind."""
+    target, kind = given.get("target"), given.get("pod_kind")
+    if target == "runai":
+        return {"kind": "runai"}
+    if target not in OPERATORS:
+        return {}
+    if kind not in (None, target):
+        raise InputError("pod_kind", kind, f"target={target} is pod_kind={target}: leave one of them out")
+    return {"kind": str(target)}
 
 
 def checked_for_kind(pods: PodRequest) -> PodRequest:
