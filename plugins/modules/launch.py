@@ -441,7 +441,7 @@ options:
       - V(jobs) is a Job for each pod, for clusters that do not have that.
       - The default is V(indexed), or V(jobs) if the cluster is older than that. For O(pod_manifest) it is not asked.
       - V(pytorchjob) and V(trainjob) are jobs of Kubeflow's training operator 1 and trainer 2.
-      - V(mpijob) is one of Kubeflow's MPI operator. It is not followed, only shown, or written by O(pod_manifest).
+      - V(mpijob) is one of Kubeflow's MPI operator 0.5 or newer. Its launcher is the first pod; no mpirun and no sshd.
     type: str
     choices: [indexed, jobs, pytorchjob, trainjob, mpijob]
   pod_namespace:
@@ -498,8 +498,7 @@ options:
     description:
       - What the programs in the pods may do. V(hardened) drops all capabilities, privilege escalation and the system
         calls that the container runtime filters. V(restricted) is that without root, as Pod Security C(restricted)
-        wants it. V(none) sets nothing.
-      - The default is V(hardened); of O(pod_kind=mpijob) V(none), for its sshd needs rights of root.
+        wants it. V(none) sets nothing. The default is V(hardened).
     type: str
     choices: [hardened, restricted, none]
   pod_user:

@@ -279,6 +279,16 @@ def test_an_image_has_its_time_from_when_it_was_first_not_there(tmp_path: Path) 
     assert seen({"reason": "InvalidImageName"}) is not None
 
 
+def test_a_pod_that_its_operator_makes_again_is_another_one(tmp_path: Path) -> None:
+    """It has the same name, and ranks do not start again in it."""
+    order: Any = {"placement": [{"rank": 0, "host": "tf-demo-worker-0"}], "head": "tf-demo-worker-0"}
+    following = PodFollowing(StandIn(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None)
+    for uid, doubts in (("u-1", []), ("u-1", []), ("u-2", ["tf-demo-worker-0 is lost: its pod was deleted"])):
+        pod = pod_of({"metadata": {"name": "tf-demo-worker-0", "uid": uid}}, ["tf-demo-worker-0"])
+        following.take_pods([pod] if pod else [])
+        assert [why.detail for why, _doubt, _host in following.doubts()] == doubts
+
+
 def test_a_pod_whose_log_was_rotated_goes_on(tmp_path: Path) -> None:
     """Its first frames are gone, and with them perhaps that its ranks are there."""
     order: Any = {"placement": [{"rank": 0, "host": "tf-demo-0"}], "head": "tf-demo-0"}

@@ -91,8 +91,6 @@ def test_how_many(given: dict[str, Any], pods: int, ranks: int) -> None:
         ({"python": "~/venv/bin/python"}, "python: .*whole path in the image"),
         ({"pod_security": "strict"}, "pod_security: got .strict.; choose one of hardened, restricted, none"),
         ({"pod_security": "restricted", "pod_user": 0}, "pod_user: got 0; .*-e pod_user=1000"),
-        ({"pod_security": "hardened", "pod_kind": "mpijob"}, "pod_security: got .hardened.; sshd .*pod_kind=indexed"),
-        ({"pod_user": 1000, "pod_kind": "mpijob"}, "pod_user: got 1000; .*pod_kind=indexed"),
         ({"pod_user": -1}, "pod_user: got -1; give a whole number"),
         ({"backend": "mpi"}, "backend: .*torchrun starts no MPI"),
         ({"backend": "nccl"}, "backend: .*no GPU"),
@@ -188,7 +186,6 @@ OWN_LIMITS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
         ({"pod_security": "restricted"}, {**POD_LIMITS, "runAsNonRoot": True}, OWN_LIMITS),
         ({"pod_security": "none"}, None, None),
         ({"pod_security": "none", "pod_user": 7}, {"runAsNonRoot": True, "runAsUser": 7}, None),
-        ({"pod_kind": "mpijob"}, None, None),
     ],
 )
 def test_what_pods_may_do(script: Path, given: dict[str, Any], pod_has: object, container_has: object) -> None:

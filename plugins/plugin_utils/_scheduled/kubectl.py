@@ -72,6 +72,7 @@ class Pod:
     """What the cluster says of a pod, checked."""
 
     name: str
+    uid: str  # operators give a pod that they make again the same name
     host: str  # its name in the plan; empty: it is none of them
     phase: str
     node: str
@@ -247,6 +248,7 @@ def pod_of(item: object, hosts: Sequence[str]) -> Pod | None:
     states = [row for row in states if text_in(row, "name") in CONTAINERS] or states
     return Pod(
         name=name,
+        uid=text_in(item, "metadata", "uid"),
         host=host_of(item, name, hosts),
         phase=text_in(item, "status", "phase"),
         node=text_in(item, "spec", "nodeName"),

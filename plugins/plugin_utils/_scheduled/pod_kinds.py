@@ -61,14 +61,13 @@ KINDS: Mapping[str, PodKind] = {
         container="node",
         resources=("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
     ),
-    # kubeflow/mpi-operator 0.5 and newer: mpirun in the launcher's pod starts one process in each worker's
+    # kubeflow/mpi-operator 0.5 and newer: one service for the launcher's pod and the workers', whose commands stand
     "mpijob": PodKind(
         "MPIJob of Kubeflow's MPI operator",
-        first="{name}-worker-{number}",
-        others="{name}-worker-{number}",
+        first="{name}-launcher",
+        others="{name}-worker-{before}",
         service=False,
         resources=("mpijobs.kubeflow.org",),
-        unfollowed="mpirun brings the output of all pods into the log of one",
     ),
     # Run:ai makes a PyTorchJob
     "runai": PodKind(

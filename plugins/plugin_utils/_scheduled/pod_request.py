@@ -113,7 +113,7 @@ class PodRequest:
     output: int = 4 << 20  # bytes of output of each pod that come home
     python: str = "python3"  # in the image: a path, or a name on its PATH
     project: str = ""  # of Run:ai
-    security: str = ""  # one of LEVELS; empty: the default of the kind
+    security: str = ""  # one of LEVELS; empty: the default
     user: int | None = None  # the uid of all processes; None: the image's
     manifest: str = ""  # the file that the objects are written into, for others to submit
 
@@ -124,8 +124,8 @@ class PodRequest:
 
     @property
     def level(self) -> str:
-        """Return what the pods may do: one of LEVELS. sshd, which the MPI operator starts, needs rights of root."""
-        return self.security or (NO_LIMITS if self.kind == "mpijob" else HARDENED)
+        """Return what the pods may do: one of LEVELS."""
+        return self.security or HARDENED
 
     @property
     def followed(self) -> bool:
@@ -282,11 +282,6 @@ def checked_for_kind(pods: PodRequest) -> PodRequest:
     """Return a request. InputError for what its kind does not have."""
     if pods.kind == "runai" and pods.pods < 2:
         raise InputError("pods", pods.pods, "these workloads of Run:ai have a master and workers: -e pods=2")
-    if pods.kind == "mpijob" and pods.level != NO_LIMITS:
-        advice = "sshd in an MPIJob's pods needs rights of root: leave it out, or choose -e pod_kind=indexed"
-        raise InputError("pod_security", pods.security, advice)
-    if pods.kind == "mpijob" and pods.user is not None:
-        raise InputError("pod_user", pods.user, "an MPIJob's sshd runs as the image's user: choose -e pod_kind=indexed")
     if pods.level == RESTRICTED and pods.user == 0:
         raise InputError("pod_user", 0, "pod_security=restricted has no root: give another number, -e pod_user=1000")
     lone = next((volume.claim for volume in pods.volumes if volume.read_only), "")
