@@ -384,8 +384,9 @@ options:
       - V(kubernetes) are pods that C(kubectl) makes for the job, in its current context. A pod is one node of the plan.
         It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
       - V(pytorchjob), V(trainjob) and V(mpijob) are V(kubernetes) with this O(pod_kind).
-      - V(runai) are pods that Run:ai makes. Its command lines are rendered, and O(pod_manifest) writes what they need;
-        nothing is submitted.
+      - V(runai) are pods that Run:ai makes. C(runai) of version 2 or 3 submits and ends them, and C(kubectl) follows
+        them in the namespace of O(pod_project). Without C(runai) the command lines are shown, and O(pod_manifest)
+        writes what they need.
       - V(slurm) are nodes of a site's cluster, which Slurm brings. One C(srun) on the host in group C(head) starts our
         code on each; no other machine is logged in to. C(docs/launchers.md) has the whole way.
     type: str

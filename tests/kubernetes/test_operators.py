@@ -1,17 +1,21 @@
-"""Jobs of Kubeflow's operators on a real cluster. What makes their pods stands in for the operators (operators.py).
+"""Jobs of Kubeflow's operators and of Run:ai on a real cluster.
 
-So they prove what we do with pods of such names, labels, hosts and environment, and no operator.
+What makes their pods stands in for the operators (operators.py), and a program of ours for `runai` (runai_program.py).
+So this proves what we do with pods of such names, labels, hosts and environment, and no operator and no Run:ai.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.driver import REPO
 from tests.kubernetes.operators import Controllers, running
 from tests.kubernetes.pods import PI, SECONDS, SLEEPS, Pods
 from tests.kubernetes.test_kubernetes import FAILS, assert_lost, kill
@@ -20,14 +24,28 @@ HOSTS = {
     "mpijob": ("launcher", "worker-0"),
     "pytorchjob": ("master-0", "worker-0"),
     "trainjob": ("node-0-0", "node-0-1"),
+    "runai": ("master-0", "worker-0"),
 }
 ALL = "mpijobs,pytorchjobs,trainjobs,trainingruntimes,jobs,pods,services,configmaps,secrets"
 
 
 @pytest.fixture(scope="module")
 def operators(pods: Pods) -> Iterator[Controllers]:
+    program = pods.place / "bin" / "runai"
+    program.parent.mkdir()
+    words = shlex.join([sys.executable, str(REPO / "tests" / "kubernetes" / "runai_program.py")])
+    program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    program.chmod(0o700)
     with running(pods.cluster) as controllers:
         yield controllers
+
+
+def asking(pods: Pods, kind: str) -> tuple[str, ...]:
+    """Return the words that ask for a job of a kind."""
+    if kind != "runai":
+        return ("-e", f"target={kind}")
+    claims = ",".join(f"{claim}:{path}" for claim, path in pods.mounts.items())  # Run:ai has none to read only
+    return ("-e", "target=runai", "-e", "pod_project=lab", "-e", "pod_namespace=default", "-e", f"pod_volumes={claims}")
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +63,7 @@ def nothing_is_left(pods: Pods, operators: Controllers) -> Iterator[None]:
 @pytest.mark.parametrize("kind", HOSTS)
 def test_two_pods_with_two_ranks(pods: Pods, kind: str) -> None:
     name = f"first-{kind}"
-    status, said = pods.train(name, *PI, "-e", f"target={kind}")
+    status, said = pods.train(name, *PI, *asking(pods, kind))
     assert status == 0, said
     result = pods.result(name)
     assert result["state"] == "succeeded" and result["world_size"] == 4
@@ -59,7 +77,7 @@ def test_two_pods_with_two_ranks(pods: Pods, kind: str) -> None:
 @pytest.mark.parametrize("kind", HOSTS)
 def test_a_rank_fails(pods: Pods, kind: str) -> None:
     name = f"fails-{kind}"
-    status, said = pods.train(name, "-e", f"target={kind}", script=FAILS)
+    status, said = pods.train(name, *asking(pods, kind), script=FAILS)
     result = pods.result(name)
     assert status != 0 and result["state"] == "failed", said
     failure = result["first_failure"]
@@ -72,7 +90,7 @@ def test_a_rank_fails(pods: Pods, kind: str) -> None:
 @pytest.mark.parametrize("kind", HOSTS)
 def test_the_user_ends_it(pods: Pods, kind: str) -> None:
     name = f"ctrl-c-{kind}"
-    process = pods.begin(name, SLEEPS, "-e", f"target={kind}")
+    process = pods.begin(name, SLEEPS, *asking(pods, kind))
     os.killpg(process.pid, signal.SIGINT)
     said, path = process.communicate()[0], pods.place / "runs" / name / "result.json"
     until = time.monotonic() + 120
@@ -82,20 +100,18 @@ def test_the_user_ends_it(pods: Pods, kind: str) -> None:
 
 
 @pytest.mark.timeout(SECONDS)
-@pytest.mark.parametrize("kind", HOSTS)
+@pytest.mark.parametrize("kind", ["mpijob", "runai"])
 def test_the_controller_is_killed_and_clean_ends_the_job(pods: Pods, kind: str) -> None:
-    kill(pods.begin(f"orphan-{kind}", SLEEPS, "-e", f"target={kind}"))
-    status, said = pods.clean("-e", f"target={kind}")
+    kill(pods.begin(f"orphan-{kind}", SLEEPS, *asking(pods, kind)))
+    status, said = pods.clean("-e", f"target={kind}", "-e", "pod_namespace=default")
     assert status == 0 and f"-e job_id=NAME ends one: orphan-{kind}" in said, said
-    status, said = pods.clean("-e", f"target={kind}", "-e", f"job_id=orphan-{kind}")
+    status, said = pods.clean("-e", f"target={kind}", "-e", "pod_namespace=default", "-e", f"job_id=orphan-{kind}")
     assert status == 0 and f"ended and taken away: orphan-{kind}" in said, said
 
 
 @pytest.mark.timeout(SECONDS)
-@pytest.mark.parametrize("kind", ["mpijob", "pytorchjob"])
-def test_a_pod_is_deleted_that_its_operator_makes_again(pods: Pods, kind: str) -> None:
+def test_a_pod_is_deleted_that_its_operator_makes_again(pods: Pods) -> None:
     """With the same name: a rank that starts again alone waits for the others for ever."""
-    name = f"again-{kind}"
-    process, worker = pods.begin(name, SLEEPS, "-e", f"target={kind}"), f"tf-{name}-worker-0"
+    process, worker = pods.begin("again", SLEEPS, *asking(pods, "mpijob")), "tf-again-worker-0"
     assert pods.cluster.ask("delete", "--grace-period=0", "--force", "pod", worker).returncode == 0
-    assert_lost(pods, process, name, f"{worker} is lost: its pod was deleted")
+    assert_lost(pods, process, "again", f"{worker} is lost: its pod was deleted")

@@ -167,9 +167,8 @@ def test_the_launcher_of_an_mpijob_is_the_first_pod(script: Path) -> None:
 def test_only_what_can_be_followed_is_submitted(script: Path) -> None:
     for kind in CHOICES:
         refuse_unfollowed(made(script, pod_kind=kind).pods)
-    with pytest.raises(InputError, match=r"it is not followed, .*-e pod_manifest=job.json writes it") as error:
+    with pytest.raises(InputError, match=r"-e pod_manifest=job.json writes it"):
         refuse_unfollowed(made(script, target="runai", pods=2).pods)
-    assert "\n" not in str(error.value)
 
 
 class Cluster:

@@ -51,8 +51,8 @@ class KubeCode(Code):
 class KubeError(InputError):
     """kubectl failed, or cannot be started. One line, with the first that it said, and a code."""
 
-    def __init__(self, code: KubeCode, allowed: str) -> None:
-        super().__init__("target", "kubernetes", allowed)
+    def __init__(self, code: KubeCode, allowed: str, target: str = "kubernetes") -> None:
+        super().__init__("target", target, allowed)
         self.code, self.told = code.value, allowed
 
 
@@ -143,6 +143,9 @@ class Kubectl:
     def create(self, manifest: Mapping[str, object]) -> dict[str, object]:
         """Create an object; return it as the cluster has it. KubeError, also for a field that its version lacks."""
         return self.json("create", "--filename=-", "--validate=true", given=manifest, advice=HELP_CREATE)
+
+    def begin(self) -> None:
+        """Start what no object in the cluster starts: nothing here. KubeError."""
 
     def patch(self, kind: str, names: Sequence[str], changes: Mapping[str, object]) -> None:
         """Change fields of objects of a kind; None takes one away. KubeError."""

@@ -26,7 +26,7 @@ class PodKind(NamedTuple):
     service: bool = True  # whether the names in DNS need a service of ours
     container: str = "ranks"  # the name that the operator looks for
     resources: tuple[str, ...] = ()  # of operators, as kubectl calls them, in the order in which they are deleted
-    unfollowed: str = ""  # why it is rendered only; empty: it is submitted and followed
+    unfollowed: bool = False  # it is rendered only, unless a program that submits it is there
     target: str = "kubernetes"
     home: str = HOME
 
@@ -77,7 +77,7 @@ KINDS: Mapping[str, PodKind] = {
         address="{host}",
         service=False,
         container="pytorch",
-        unfollowed="Run:ai's own program submits it",
+        unfollowed=True,
         target="runai",
         home=HOME_WITHOUT_VOLUME,
     ),

@@ -72,10 +72,8 @@ NOT_FOR_RUNAI: Mapping[str, str] = {
     "pod_queue": "Run:ai starts all pods or none, and queues by project: -e pod_project=NAME",
     "pod_gpu_resource": "Run:ai counts GPUs itself: -e gpus_per_pod=4",
     "pod_shm": "--large-shm has no size",
-    "pod_start_timeout": "nothing of ours waits for the pods",
     "pod_security": "policies of Run:ai set it",
     "pod_user": "policies of Run:ai set it",
-    "pod_output": "all output is in the pods' logs: runai training pytorch logs NAME",
 }
 
 
@@ -115,6 +113,7 @@ class PodRequest:
     project: str = ""  # of Run:ai
     security: str = ""  # one of LEVELS; empty: the default
     user: int | None = None  # the uid of all processes; None: the image's
+    submits: bool = False  # to Run:ai: its program is here
     manifest: str = ""  # the file that the objects are written into, for others to submit
 
     @property
@@ -130,7 +129,7 @@ class PodRequest:
     @property
     def followed(self) -> bool:
         """Whether our controller reads the logs of the pods."""
-        return not (self.manifest or self.row.unfollowed)
+        return self.submits or not (self.manifest or self.row.unfollowed)
 
 
 def parse_label(name: str, value: object) -> str:
