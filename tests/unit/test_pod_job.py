@@ -183,6 +183,20 @@ def test_a_pod_that_has_ended_gets_the_time_that_its_machine_takes() -> None:
     assert cluster.asked.count("delete") == 1
 
 
+class Silent(Late):
+    """One whose API gives no answer after the first deletion."""
+
+    def run(self, *words: str, **given: Any) -> str:
+        if "--output=json" in words:
+            raise KubeError(KubeCode.NO_ANSWER, "kubectl get gave no answer in 60 s")
+        return super().run(*words, **given)
+
+
+def test_what_was_seen_to_be_left_is_told_though_a_later_answer_lacks() -> None:
+    late = "kubectl delete: error: timed out waiting for the condition on pods/late"
+    assert take_away(Silent("", why=late), "x=y") == [f"pod/late is left in the cluster: {late}"]
+
+
 class Warns(StandIn):
     """A cluster with a pod that waits, and with warnings."""
 

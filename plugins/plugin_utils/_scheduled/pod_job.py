@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -244,10 +245,11 @@ def take_away(kubectl: Kubectl, selector: str) -> list[str]:
     """
     try:
         known, left, why = delete(kubectl, selector)
-        if left and (set(left) - set(known) or kubectl.have_ended(selector)):
-            _, left, why = delete(kubectl, selector)
     except KubeError as error:
         return [f"what is left in the cluster is not known: {error}"]
+    with contextlib.suppress(KubeError):  # what was seen before is told then
+        if left and (set(left) - set(known) or kubectl.have_ended(selector)):
+            _, left, why = delete(kubectl, selector)
     return [f"{name} is left in the cluster: {why}" for name in left]
 
 
