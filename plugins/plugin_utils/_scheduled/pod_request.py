@@ -25,18 +25,17 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 
+from .nodes_request import NODES_MOST, NOTHING, size_of
 from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, OPERATORS, PodKind
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
 RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
-PODS_MOST = 10_000
 UID_MOST = (1 << 31) - 1  # of runAsUser (Kubernetes API)
 HARDENED, RESTRICTED, NO_LIMITS = LEVELS = ("hardened", "restricted", "none")  # of pod_security
 FILES, SHM = "/etc/torchfleet", "/dev/shm"  # in the pods
 SECRETS, LEASE = f"{FILES}-secret", f"{FILES}-lease"
-NOTHING = ("false", "none", "0", "[]", "()", "")  # values that ask for nothing
 OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, LEASE, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
 NOT_FOR_PODS: Mapping[str, str] = {
@@ -256,7 +255,7 @@ def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
         raise InputError("pod_image", None, "name an image with Python and PyTorch: -e pod_image=registry/torch:2.13")
     found = {part: parse(name, given[name]) for name, (part, parse) in PARSERS.items() if given.get(name) is not None}
     gpus = int(str(found.get("gpus", 0)))
-    pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, PODS_MOST), request, gpus)
+    pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, NODES_MOST), request, gpus, "pods")
     if request.python.startswith("~"):
         raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
     kind = kind_of_target(given)
@@ -287,20 +286,3 @@ def checked_for_kind(pods: PodRequest) -> PodRequest:
     if pods.kind == "runai" and lone:
         raise InputError("pod_volumes", lone, "Run:ai's command line has no claim to read only: leave :ro out")
     return pods
-
-
-def size_of(pods: int | None, request: Request, gpus: int, units: str = "pods") -> tuple[int, int]:
-    """Return the number of pods and of the ranks in each. InputError if np is another number.
-
-    `units`: what people call them.
-    """
-    ranks = request.ranks_per_node or gpus or (request.np if pods is None and request.np else None)
-    if ranks is None:
-        ranks = request.np // pods if request.np and pods and request.np >= pods else 1
-    count = pods or max(1, -(-(request.np or ranks) // ranks))
-    if request.np not in (None, count * ranks):
-        advice = f"{count} {units} with {ranks} ranks each are {count * ranks} ranks: -e np={count * ranks}"
-        raise InputError("np", request.np, f"torchrun needs as many ranks in each of the {units}; {advice}")
-    if count > PODS_MOST:
-        raise InputError("np", request.np, f"at most {PODS_MOST} {units}: give more ranks_per_node")
-    return count, ranks
