@@ -14,7 +14,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import selector_of, take_away
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_plan import name_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import parse_label
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.runai import namespace_of_project
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.runai_cluster import RunaiCluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import with_going
 
 Result = dict[str, Any]
@@ -29,7 +32,8 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed and jobs; failed and msg if something is left."""
         job_id = parse_job_id(given["job_id"]) or ""
-        namespace = parse_label("pod_namespace", given["pod_namespace"]) if given["pod_namespace"] else ""
+        named = {name: parse_label(name, given[name]) for name in ("pod_namespace", "pod_project") if given[name]}
+        namespace = named.get("pod_namespace") or namespace_of_project(named.get("pod_project", ""))
         where = (given["pod_context"] or "", namespace)
         found = jobs_there(Kubectl(*where), job_id)
         jobs = list(found.taken)
@@ -38,7 +42,10 @@ class ActionModule(Action):
             return {"changed": bool(jobs), "jobs": jobs, "msg": message}
         left = []
         for job, resources in found.taken.items():
-            left += take_away(Kubectl(*where, resources=resources), selector_of(job))
+            own = Kubectl(*where, resources=resources)
+            if job in found.projects:
+                own = RunaiCluster(where, found.projects[job], name_of(job))
+            left += take_away(own, selector_of(job))
         if left:
             raise InputError("target", "kubernetes", f"{left[0]}; {len(left)} in all")
         return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs, found.going)}

@@ -383,12 +383,14 @@ options:
       - Where the job runs. V(nodes) are those of the inventory.
       - V(kubernetes) are pods that C(kubectl) makes for the job, in its current context. A pod is one node of the plan.
         It needs O(pod_image) and no inventory; the launcher is torchrun. C(docs/kubernetes.md) has the whole way.
-      - V(runai) are pods that Run:ai makes. Its command lines are rendered, and O(pod_manifest) writes what they need;
-        nothing is submitted.
+      - V(pytorchjob), V(trainjob) and V(mpijob) are V(kubernetes) with this O(pod_kind).
+      - V(runai) are pods that Run:ai makes. C(runai) of version 2 or 3 submits and ends them, and C(kubectl) follows
+        them in the namespace of O(pod_project). Without C(runai) the command lines are shown, and O(pod_manifest)
+        writes what they need.
       - V(slurm) are nodes of a site's cluster, which Slurm brings. One C(srun) on the host in group C(head) starts our
         code on each; no other machine is logged in to. C(docs/launchers.md) has the whole way.
     type: str
-    choices: [nodes, kubernetes, runai, slurm]
+    choices: [nodes, kubernetes, pytorchjob, trainjob, mpijob, runai, slurm]
     default: nodes
   slurm_nodes:
     description: How many nodes Slurm is asked for. The default is what O(np) and O(ranks_per_node) come to, else 1.
@@ -440,7 +442,7 @@ options:
       - V(jobs) is a Job for each pod, for clusters that do not have that.
       - The default is V(indexed), or V(jobs) if the cluster is older than that. For O(pod_manifest) it is not asked.
       - V(pytorchjob) and V(trainjob) are jobs of Kubeflow's training operator 1 and trainer 2.
-      - V(mpijob) is one of Kubeflow's MPI operator. It is not followed, only shown, or written by O(pod_manifest).
+      - V(mpijob) is one of Kubeflow's MPI operator 0.5 or newer. Its launcher is the first pod; no mpirun and no sshd.
     type: str
     choices: [indexed, jobs, pytorchjob, trainjob, mpijob]
   pod_namespace:
@@ -497,8 +499,7 @@ options:
     description:
       - What the programs in the pods may do. V(hardened) drops all capabilities, privilege escalation and the system
         calls that the container runtime filters. V(restricted) is that without root, as Pod Security C(restricted)
-        wants it. V(none) sets nothing.
-      - The default is V(hardened); of O(pod_kind=mpijob) V(none), for its sshd needs rights of root.
+        wants it. V(none) sets nothing. The default is V(hardened).
     type: str
     choices: [hardened, restricted, none]
   pod_user:

@@ -27,8 +27,13 @@ options:
   pod_context:
     description: The context of C(kubectl). The default is its current one.
     type: str
+  pod_project:
+    description:
+      - The project of Run:ai. Its namespace is C(runai-) and the project, unless O(pod_namespace) is given.
+      - A workload that M(torchfleet.cluster.launch) submitted to Run:ai is deleted by C(runai), whatever is given here.
+    type: str
 requirements:
-  - C(kubectl) on the controller
+  - C(kubectl) on the controller, and C(runai) for what was submitted to Run:ai
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller

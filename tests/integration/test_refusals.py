@@ -82,7 +82,10 @@ def test_mistakes(fleet: Fleet, given: dict[str, Any], words: list[str]) -> None
         ({"drop_after": "soon"}, 'drop_after of gather: got "soon"; give a number'),
         ({"drop_after": -1}, "drop_after: got -1.0; give days greater than 0: -e drop_after=30"),
         ({"fetch_limit": "much"}, 'fetch_limit: got "much"'),
-        ({"target": "runai"}, 'target: got "runai"; nodes are cleaned here, jobs in pods, of every kind'),
+        (
+            {"target": "nomad"},
+            'target: got "nomad"; nodes are cleaned here, jobs in pods by clean.yml -e target=kubernetes',
+        ),
     ],
 )
 def test_a_mistake_is_refused_before_anything_is_cleaned(fleet: Fleet, given: dict[str, Any], told: str) -> None:

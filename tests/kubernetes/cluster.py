@@ -100,7 +100,7 @@ CNI = {
         {"type": "loopback"},
     ],
 }
-# Names of pods, as coredns has them: host name, service and namespace of each endpoint.
+# Names as coredns has them: host name, service and namespace of each endpoint; of a headless service its own name too.
 DNS = """import json, os, ssl, time, urllib.request
 context = ssl._create_unverified_context()
 ask = urllib.request.Request("https://127.0.0.1:6443/api/v1/endpoints", headers={"Authorization": "Bearer TOKEN"})
@@ -115,9 +115,11 @@ while True:
     for item in found["items"]:
         for subset in item.get("subsets") or []:
             for row in (subset.get("addresses") or []) + (subset.get("notReadyAddresses") or []):
+                meta = item["metadata"]
+                name = ".".join([meta["name"], meta["namespace"], "svc.cluster.local"])
                 if row.get("hostname"):
-                    meta = item["metadata"]
-                    name = ".".join([row["hostname"], meta["name"], meta["namespace"], "svc.cluster.local"])
+                    lines.append(row["ip"] + " " + row["hostname"] + "." + name)
+                if "service.kubernetes.io/headless" in meta.get("labels", {}):
                     lines.append(row["ip"] + " " + name)
     text = "".join(line + "\\n" for line in sorted(lines))
     if text != old:

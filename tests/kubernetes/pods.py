@@ -73,7 +73,7 @@ class Pods:
     @property
     def environment(self) -> dict[str, str]:
         bin_directory = os.path.dirname(self.cluster.kubectl)
-        path = f"{bin_directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        path = f"{self.place / 'bin'}:{bin_directory}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         return {
             **os.environ,
             "KUBECONFIG": str(self.cluster.kubeconfig),

@@ -84,7 +84,7 @@ def refused(pods: Pods, name: str, given: dict[str, Any]) -> str:
     [
         ("pytorchjob", "the server doesn''t have a resource type \"pytorchjobs\""),
         ("trainjob", "the server doesn''t have a resource type \"trainjobs\""),
-        ("mpijob", "it is not followed, for mpirun brings the output of all pods into the log of one"),
+        ("mpijob", "the server doesn''t have a resource type \"mpijobs\""),
     ],
 )
 def test_a_kind_that_the_cluster_does_not_have(pods: Pods, kind: str, why: str) -> None:

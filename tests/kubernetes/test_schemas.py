@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.driver import REPO
+from tests.kubernetes.operators import MPIJOB
 from tests.unit.test_pod_kinds import ALL
 from tests.unit.test_pod_manifest import made
 
@@ -56,25 +57,6 @@ def check(value, kind, path):
 for thing in json.load(sys.stdin):
     check(thing, "KubeflowOrgV1" + thing["kind"], [])
 """
-# Names and values of the own fields of MPIJob v2beta1 (CustomResourceDefinition of kubeflow/mpi-operator 0.5 to 0.8).
-MPIJOB: dict[str, object] = {
-    "slotsPerWorker": int,
-    "runLauncherAsWorker": bool,
-    "sshAuthMountPath": str,
-    "mpiImplementation": ("OpenMPI", "Intel", "MPICH"),
-    "launcherCreationPolicy": ("AtStartup", "WaitForWorkersReady"),
-    "runPolicy": {
-        "cleanPodPolicy": ("None", "Running", "All"),
-        "ttlSecondsAfterFinished": int,
-        "activeDeadlineSeconds": int,
-        "backoffLimit": int,
-        "suspend": bool,
-    },
-    "mpiReplicaSpecs": {
-        role: {"replicas": int, "restartPolicy": ("Never", "OnFailure"), "template": dict}
-        for role in ("Launcher", "Worker")
-    },
-}
 
 
 @pytest.fixture(scope="module")

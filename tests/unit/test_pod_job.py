@@ -183,6 +183,20 @@ def test_a_pod_that_has_ended_gets_the_time_that_its_machine_takes() -> None:
     assert cluster.asked.count("delete") == 1
 
 
+class Silent(Late):
+    """One whose API gives no answer after the first deletion."""
+
+    def run(self, *words: str, **given: Any) -> str:
+        if "--output=json" in words:
+            raise KubeError(KubeCode.NO_ANSWER, "kubectl get gave no answer in 60 s")
+        return super().run(*words, **given)
+
+
+def test_what_was_seen_to_be_left_is_told_though_a_later_answer_lacks() -> None:
+    late = "kubectl delete: error: timed out waiting for the condition on pods/late"
+    assert take_away(Silent("", why=late), "x=y") == [f"pod/late is left in the cluster: {late}"]
+
+
 class Warns(StandIn):
     """A cluster with a pod that waits, and with warnings."""
 
@@ -277,6 +291,16 @@ def test_an_image_has_its_time_from_when_it_was_first_not_there(tmp_path: Path) 
     found = seen({"reason": "ImagePullBackOff", "message": "Back-off pulling image"})
     assert found and found[0].detail == "ImagePullBackOff: no such host"
     assert seen({"reason": "InvalidImageName"}) is not None
+
+
+def test_a_pod_that_its_operator_makes_again_is_another_one(tmp_path: Path) -> None:
+    """It has the same name, and ranks do not start again in it."""
+    order: Any = {"placement": [{"rank": 0, "host": "tf-demo-worker-0"}], "head": "tf-demo-worker-0"}
+    following = PodFollowing(StandIn(), "tf-demo", order, tmp_path, 60.0, lambda _line: None, lambda _line: None)
+    for uid, doubts in (("u-1", []), ("u-1", []), ("u-2", ["tf-demo-worker-0 is lost: its pod was deleted"])):
+        pod = pod_of({"metadata": {"name": "tf-demo-worker-0", "uid": uid}}, ["tf-demo-worker-0"])
+        following.take_pods([pod] if pod else [])
+        assert [why.detail for why, _doubt, _host in following.doubts()] == doubts
 
 
 def test_a_pod_whose_log_was_rotated_goes_on(tmp_path: Path) -> None:

@@ -97,7 +97,8 @@ SEATS = [
     ("pytorchjob", "tf-demo-master-0", "tf-demo-master-0", {"RANK": "0"}, 0),
     ("pytorchjob", "tf-demo-worker-1", "tf-demo-worker-1", {"RANK": "2"}, 2),
     ("trainjob", "tf-demo-node-0-2", "tf-demo-node-0-2-abcde", {"JOB_COMPLETION_INDEX": "2"}, 2),
-    ("mpijob", "tf-demo-worker-2", "tf-demo-worker-2", {}, 2),
+    ("mpijob", "tf-demo-launcher", "tf-demo-launcher-abcde", {}, 0),
+    ("mpijob", "tf-demo-worker-1", "tf-demo-worker-1", {}, 2),  # not the number at the end of its name
 ]
 
 
@@ -108,8 +109,8 @@ def test_the_plan_has_the_names_and_numbers_of_the_operator(
     """What the pod finds of its number, and what kubectl says of it, lead to one node of the plan."""
     job = made(script, pod_kind=kind, pods=3)
     hosts = list(job.order["nodes"])
-    assert number_of(environment, host_name, len(hosts)).number == number
-    found = pod_of({"metadata": {"name": pod_name}, "spec": {}}, hosts)
+    assert number_of(environment, host_name, hosts).number == number
+    found = pod_of({"metadata": {"name": pod_name}, "spec": {"hostname": host_name}}, hosts)
     assert found and found.host == hosts[number]
 
 
@@ -119,7 +120,7 @@ def test_the_plan_has_the_names_and_numbers_of_the_operator(
         ("indexed", "tf-demo-0.tf-demo"),
         ("pytorchjob", "tf-demo-master-0"),  # the operator's service of that pod
         ("trainjob", "tf-demo-node-0-0.tf-demo"),  # the service of the JobSet
-        ("mpijob", "tf-demo-worker-0.tf-demo"),  # the service of the MPIJob
+        ("mpijob", "tf-demo-launcher.tf-demo"),  # the service of the MPIJob
     ],
 )
 def test_ranks_meet_at_a_name_that_somebody_makes(script: Path, kind: str, address: str) -> None:
@@ -151,23 +152,23 @@ def test_a_trainjob_has_a_runtime_of_its_own(script: Path) -> None:
     assert (node["template"]["spec"]["completionMode"], node["template"]["spec"]["completions"]) == ("Indexed", 3)
 
 
-def test_mpirun_of_an_mpijob_starts_one_guard_in_each_pod(script: Path) -> None:
+def test_the_launcher_of_an_mpijob_is_the_first_pod(script: Path) -> None:
+    """All pods run our guard. The operator starts sshd in a worker without a command, and hides a launcher's GPUs."""
     spec = objects(made(script, pod_kind="mpijob", pods=3, ranks_per_node=8))["MPIJob tf-demo"]["spec"]
-    (launcher,) = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
-    (worker,) = spec["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
-    assert spec["slotsPerWorker"] == 1 and spec["mpiReplicaSpecs"]["Worker"]["replicas"] == 3
-    words = launcher["command"]
-    assert words[words.index("-np") + 1] == "3" and words[-1] == "plain" and "/etc/torchfleet/entry.py" in words
-    assert "command" not in worker  # sshd, by the operator
+    roles = spec["mpiReplicaSpecs"]
+    assert spec["runLauncherAsWorker"] is True and spec["runPolicy"]["cleanPodPolicy"] == "None"
+    assert (roles["Launcher"]["replicas"], roles["Worker"]["replicas"]) == (1, 2)
+    commands = [role["template"]["spec"]["containers"][0]["command"] for role in roles.values()]
+    assert commands[0] == commands[1] and commands[0][3] == "/etc/torchfleet/entry.py"
+    alone = objects(made(script, pod_kind="mpijob", pods=1))["MPIJob tf-demo"]["spec"]
+    assert list(alone["mpiReplicaSpecs"]) == ["Launcher"]
 
 
 def test_only_what_can_be_followed_is_submitted(script: Path) -> None:
-    for kind in ("indexed", "jobs", "pytorchjob", "trainjob"):
+    for kind in CHOICES:
         refuse_unfollowed(made(script, pod_kind=kind).pods)
-    for given in ({"pod_kind": "mpijob"}, {"target": "runai", "pods": 2}):
-        with pytest.raises(InputError, match=r"it is not followed, .*-e pod_manifest=job.json writes it") as error:
-            refuse_unfollowed(made(script, **given).pods)
-        assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match=r"-e pod_manifest=job.json writes it"):
+        refuse_unfollowed(made(script, target="runai", pods=2).pods)
 
 
 class Cluster:

@@ -129,7 +129,7 @@ def test_a_renewal_that_fails_for_the_lease_ends_the_job(tmp_path: Path) -> None
         following.look_now()
 
 
-@pytest.mark.parametrize("kind", ["indexed", "jobs", "pytorchjob", "trainjob"])
+@pytest.mark.parametrize("kind", ["indexed", "jobs", "pytorchjob", "trainjob", "mpijob"])
 def test_every_pod_that_is_followed_has_the_lease(script: Path, kind: str) -> None:
     found = objects(made(script, pod_kind=kind, pods=2, lease=20))
     assert list(found["ConfigMap tf-demo-lease"]["data"]) == ["renewed"]

@@ -91,8 +91,6 @@ def test_how_many(given: dict[str, Any], pods: int, ranks: int) -> None:
         ({"python": "~/venv/bin/python"}, "python: .*whole path in the image"),
         ({"pod_security": "strict"}, "pod_security: got .strict.; choose one of hardened, restricted, none"),
         ({"pod_security": "restricted", "pod_user": 0}, "pod_user: got 0; .*-e pod_user=1000"),
-        ({"pod_security": "hardened", "pod_kind": "mpijob"}, "pod_security: got .hardened.; sshd .*pod_kind=indexed"),
-        ({"pod_user": 1000, "pod_kind": "mpijob"}, "pod_user: got 1000; .*pod_kind=indexed"),
         ({"pod_user": -1}, "pod_user: got -1; give a whole number"),
         ({"backend": "mpi"}, "backend: .*torchrun starts no MPI"),
         ({"backend": "nccl"}, "backend: .*no GPU"),
@@ -110,10 +108,21 @@ def test_options_of_pods_need_the_target() -> None:
         parse_target({"pods": 2})
     with pytest.raises(InputError, match=r"pod_project: got .mlo.; .*add -e target=runai"):
         parse_target({"target": "kubernetes", "pod_project": "mlo"})
-    with pytest.raises(InputError, match=r"target: got .nomad.; choose one of nodes, kubernetes, runai, slurm"):
+    with pytest.raises(InputError, match=r"target: got .nomad.; choose one of nodes, kubernetes, pytorchjob,"):
         parse_target({"target": "nomad"})
-    with pytest.raises(InputError, match=r"target: got .mpijob.; .*: -e target=kubernetes -e pod_kind=mpijob\Z"):
-        parse_target({"target": "mpijob"})
+    with pytest.raises(InputError, match=r"pod_project: got .mlo.; .*add -e target=runai"):
+        parse_target({"target": "mpijob", "pod_project": "mlo"})
+
+
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob", "mpijob"])
+def test_the_target_of_an_operator_is_its_kind(script: Path, kind: str) -> None:
+    assert parse_target({"target": kind, "pods": 2}) == kind
+    given = {"pods": 2, "pod_cpus": 4}
+    assert objects(made(script, target=kind, **given)) == objects(made(script, pod_kind=kind, **given))
+    assert pods_of(target=kind, pod_kind=kind).kind == kind
+    with pytest.raises(InputError, match=rf"pod_kind: got .jobs.; target={kind} is pod_kind={kind}: ") as error:
+        pods_of(target=kind, pod_kind="jobs")
+    assert "\n" not in str(error.value)
 
 
 def test_an_indexed_job_and_its_service(script: Path) -> None:
@@ -177,7 +186,6 @@ OWN_LIMITS = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
         ({"pod_security": "restricted"}, {**POD_LIMITS, "runAsNonRoot": True}, OWN_LIMITS),
         ({"pod_security": "none"}, None, None),
         ({"pod_security": "none", "pod_user": 7}, {"runAsNonRoot": True, "runAsUser": 7}, None),
-        ({"pod_kind": "mpijob"}, None, None),
     ],
 )
 def test_what_pods_may_do(script: Path, given: dict[str, Any], pod_has: object, container_has: object) -> None:

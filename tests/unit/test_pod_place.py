@@ -15,6 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.plac
 )
 
 FOUR = "0000:0000:0000:0000:0000:ffff:0a00:0001"
+HOSTS = ("a", "b-0", "b-1", "c-0")  # of a plan of 4 pods
 LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
 
 
@@ -26,11 +27,12 @@ LOCAL = "fe80:0000:0000:0000:0000:0000:0000:0001"
         ({"PET_NODE_RANK": "3"}, "x", 3, "trainer"),
         ({"SLURM_NODEID": "3", "SLURM_PROCID": "1", "RANK": "0"}, "n-1", 3, "srun"),
         ({"RANK": "1", "WORLD_SIZE": "4"}, "x", 1, "Run:ai"),  # of pods: document 003 warns of taking it for a rank
-        ({}, "demo-worker-2", 2, "host name demo-worker-2"),
+        ({}, "demo-worker-2", 2, "host name demo-worker-2: it ends in the number"),
+        ({}, "c-0", 3, "host name c-0: the plan has it"),  # whatever number a name ends in
     ],
 )
 def test_the_number_is_found(environment: dict[str, str], host: str, number: int, who: str) -> None:
-    found = number_of(environment, host, 4)
+    found = number_of(environment, host, HOSTS)
     assert found.number == number
     assert who in found.reason
 
@@ -47,7 +49,7 @@ def test_the_number_is_found(environment: dict[str, str], host: str, number: int
 )
 def test_a_wrong_number_is_refused_in_one_line(environment: dict[str, str], host: str, why: str) -> None:
     with pytest.raises(NoPlace, match=why) as error:
-        number_of(environment, host, 4)
+        number_of(environment, host, HOSTS)
     assert "\n" not in str(error.value) and len(str(error.value)) < 300
 
 

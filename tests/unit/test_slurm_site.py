@@ -18,7 +18,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import slurm_entry
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import slurm_entry, submit
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LogReader, lines_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import NoPlace
@@ -373,6 +373,20 @@ def test_the_banner_of_a_login_node_is_not_its_error(said: str, told: str) -> No
     assert slurm.error_line(f"**** Welcome ****\r\n\r\nAll use is logged.\r\n{said}".encode()).startswith(told)
 
 
+@pytest.mark.parametrize("program", ["squeue", "scancel"])
+def test_variables_of_the_user_hide_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """SQUEUE_STATES=PENDING left out a job that ran, and it was said to be over."""
+    stand_in = tmp_path / program
+    stand_in.write_text(f"#!/bin/sh\nenv >{tmp_path}/seen\n")
+    stand_in.chmod(0o700)
+    monkeypatch.setenv("SLURM_CONF", "/etc/x")  # where Slurm is: that stays
+    for name in slurm.OF_OTHERS[program]:
+        monkeypatch.setenv(name, "x")
+    Slurm("here", srun=str(tmp_path / "srun")).run(program)
+    seen = (tmp_path / "seen").read_text()
+    assert f"{program.upper()}_" not in seen and "SLURM_CONF=/etc/x" in seen
+
+
 def test_a_head_without_slurm_is_said_to_be_none() -> None:
     with pytest.raises(SlurmError, match=r"target: got .slurm.; no squeue on here .*torchfleet_srun") as error:
         Slurm("here", srun="/opt/none/srun").jobs()
@@ -434,6 +448,13 @@ def test_a_job_that_srun_asks_for_after_it_was_cancelled_is_cancelled_again(tmp_
     if above.process.stdin:
         above.process.stdin.close()
     assert above.process.wait(40) == 0
+
+
+def test_variables_of_the_user_do_not_narrow_what_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCANCEL_STATE", "RUNNING")
+    told = f"import os; open({str(tmp_path / 'seen')!r}, 'w').write(os.environ.get('SCANCEL_STATE', 'none'))"
+    submit.end([sys.executable, "-c", told])
+    assert (tmp_path / "seen").read_text() == "none"
 
 
 @pytest.mark.parametrize(

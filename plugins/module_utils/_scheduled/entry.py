@@ -110,7 +110,7 @@ class Entry:
         with open(os.path.join(self.source, "order.json")) as file:
             orders = json.load(file)
         hosts = list(orders["nodes"])
-        place = number_of(os.environ, socket.gethostname(), len(hosts))
+        place = number_of(os.environ, socket.gethostname(), hosts)
         kept = without_those_of_pods(os.environ)
         os.environ.clear()
         os.environ.update(kept)

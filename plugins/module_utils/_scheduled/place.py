@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Sequence
 
 NUMBER = "TORCHFLEET_POD"
 # Variables that hold the number of a pod among those of its job, and who sets them. Those of Run:ai and PyTorchJob
@@ -38,11 +38,14 @@ class PodNumber(NamedTuple):
     reason: str
 
 
-def number_of(environment: Mapping[str, str], host_name: str, count: int) -> PodNumber:
-    """Return the number of this pod among `count`. NoPlace."""
+def number_of(environment: Mapping[str, str], host_name: str, hosts: Sequence[str]) -> PodNumber:
+    """Return the number of this pod among those of the plan. `hosts`: their names there, in order. NoPlace."""
+    count = len(hosts)
     for name, who in COUNTERS.items():
         if name in environment:
             return checked(environment[name], f"{name}={environment[name][:20]}", who, count)
+    if host_name in hosts:
+        return PodNumber(hosts.index(host_name), f"host name {host_name}: the plan has it")
     found = AT_THE_END.search(host_name)
     if found:
         return checked(found.group(1), f"host name {host_name}", "it ends in the number", count)

@@ -123,7 +123,9 @@ def end(cancel: list[str]) -> None:
     """Run the command that cancels the job. Root and operators could cancel one of that name of others too."""
     try:
         words = [*cancel, f"--user={own_user()}"]
-        subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=CANCEL_SECONDS, check=False)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SCANCEL_")}  # they filter too
+        nothing = subprocess.DEVNULL
+        subprocess.run(words, stdin=nothing, stdout=nothing, timeout=CANCEL_SECONDS, check=False, env=kept)
     except (OSError, subprocess.TimeoutExpired):
         pass
 

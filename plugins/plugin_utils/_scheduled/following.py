@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import RANK_FILE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import ranks_on
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import ranks_by_host
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import End, NodeReport
@@ -72,6 +72,7 @@ class Following(Generic[SeatType]):
         say: Callable[[str], None],
     ) -> None:
         self.order, self.seats, self.show, self.say = order, seats, show, say
+        self.ranks = ranks_by_host(order["placement"])
         self.start_timeout = start_timeout
         self.output = OutputFiles(run_dir, self.output_option)
         self.started = time.time()
@@ -149,7 +150,7 @@ class Following(Generic[SeatType]):
 
     def on_frame(self, seat: SeatType, frame: FromNode) -> None:
         """Handle one frame of a node, which speaks for its own ranks only. BadFrame, OSError."""
-        own = ranks_on(seat.host, self.order["placement"])
+        own = self.ranks[seat.host]
         if frame["kind"] == "line" or frame["kind"] == "report":
             if frame["rank"] in own:
                 self.show(frame)

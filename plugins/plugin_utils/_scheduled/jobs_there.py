@@ -13,10 +13,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.ide
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .kubectl import Kubectl, rows_in, text_in
-from .manifest import JOB_ID, KIND, OWNER
+from .manifest import JOB_ID, KIND, OWNER, PROJECT
 from .pod_job import selector_of
 from .pod_kinds import KINDS
 from .pod_plan import name_of
+from .pod_request import LABEL
 
 FOUND_BY = "jobs.batch,configmaps"  # of each job there is at least one, and every cluster has these kinds
 OVER = ("Complete", "Succeeded", "Failed")  # conditions of a job (Kubernetes, JobSet, Kubeflow's operators)
@@ -27,6 +28,7 @@ class Jobs(NamedTuple):
 
     taken: dict[str, tuple[str, ...]]
     going: list[str]  # of this user
+    projects: dict[str, str]  # of Run:ai, by id of jobs that we submitted there
 
 
 def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
@@ -51,7 +53,8 @@ def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
         if not kubectl.left(selector_of(job_id)):
             raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
         found = {job_id: ""}
-    return Jobs({each: KINDS[kind].resources if kind else () for each, kind in sorted(found.items())}, going)
+    projects = {id_in(row): project for row in rows if (project := project_in(row))}
+    return Jobs({each: KINDS[kind].resources if kind else () for each, kind in sorted(found.items())}, going, projects)
 
 
 def is_busy(row: Mapping[str, object]) -> bool:
@@ -87,3 +90,9 @@ def kind_in(row: object) -> str:
     """Return the kind of the job that an object belongs to; empty if it does not say one of ours."""
     kind = text_in(row, "metadata", "annotations", KIND)
     return kind if kind in KINDS else ""
+
+
+def project_in(row: object) -> str:
+    """Return the project of Run:ai that a job was submitted to; empty for others. It becomes a word of a command."""
+    project = text_in(row, "metadata", "annotations", PROJECT)
+    return project if kind_in(row) == "runai" and LABEL.match(project) else ""

@@ -51,8 +51,8 @@ class KubeCode(Code):
 class KubeError(InputError):
     """kubectl failed, or cannot be started. One line, with the first that it said, and a code."""
 
-    def __init__(self, code: KubeCode, allowed: str) -> None:
-        super().__init__("target", "kubernetes", allowed)
+    def __init__(self, code: KubeCode, allowed: str, target: str = "kubernetes") -> None:
+        super().__init__("target", target, allowed)
         self.code, self.told = code.value, allowed
 
 
@@ -72,6 +72,7 @@ class Pod:
     """What the cluster says of a pod, checked."""
 
     name: str
+    uid: str  # operators give a pod that they make again the same name
     host: str  # its name in the plan; empty: it is none of them
     phase: str
     node: str
@@ -142,6 +143,9 @@ class Kubectl:
     def create(self, manifest: Mapping[str, object]) -> dict[str, object]:
         """Create an object; return it as the cluster has it. KubeError, also for a field that its version lacks."""
         return self.json("create", "--filename=-", "--validate=true", given=manifest, advice=HELP_CREATE)
+
+    def begin(self) -> None:
+        """Start what no object in the cluster starts: nothing here. KubeError."""
 
     def patch(self, kind: str, names: Sequence[str], changes: Mapping[str, object]) -> None:
         """Change fields of objects of a kind; None takes one away. KubeError."""
@@ -247,6 +251,7 @@ def pod_of(item: object, hosts: Sequence[str]) -> Pod | None:
     states = [row for row in states if text_in(row, "name") in CONTAINERS] or states
     return Pod(
         name=name,
+        uid=text_in(item, "metadata", "uid"),
         host=host_of(item, name, hosts),
         phase=text_in(item, "status", "phase"),
         node=text_in(item, "spec", "nodeName"),

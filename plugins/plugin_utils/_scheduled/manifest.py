@@ -32,7 +32,7 @@ Path = tuple[str | int, ...]
 LABEL = "torchfleet.dev/job"
 OURS = "torchfleet.dev/part-of"  # a label of all jobs' objects
 JOB_ID, OWNER = "torchfleet.dev/job-id", "torchfleet.dev/owner"  # annotations
-KIND = "torchfleet.dev/pod-kind"
+KIND, PROJECT = "torchfleet.dev/pod-kind", "torchfleet.dev/runai-project"
 KEEP_SECONDS = 3600  # of a Job that is over and that nobody took away
 START_SECONDS = 600  # beyond job_timeout: pods pull their image
 
@@ -295,6 +295,8 @@ def config_of(plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes]) ->
     data = encoded(files)
     fields = [*kind_of("v1", "ConfigMap", "the image needs nothing of ours"), *metadata(plan, name)]
     fields.append(Field(("metadata", "annotations", KIND), pods.kind, "clean.yml takes away what is of that kind"))
+    if pods.submits:
+        fields.append(Field(("metadata", "annotations", PROJECT), pods.project, "clean.yml ends the workload there"))
     fields += [Field(("binaryData", file), data[file], reasons.get(file, "")) for file in files]
     return Thing("ConfigMap", name, tuple(fields))
 

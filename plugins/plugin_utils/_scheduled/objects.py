@@ -16,10 +16,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan im
 
 from .manifest import (
     Field,
-    Json,
     Thing,
     below,
-    command_of,
     config_of,
     deadline,
     job_of,
@@ -114,38 +112,28 @@ def trainjob(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Thing]:
 
 
 def mpijob(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Thing]:
-    """Return an MPIJob (kubeflow.org/v2beta1). mpirun is what starts our guard in each pod, once."""
+    """Return an MPIJob (kubeflow.org/v2beta1). Its launcher is the first pod: it and the workers run our guard.
+
+    The operator leaves a command that a worker has, and starts sshd only in those without one (its newWorker). Its host
+    file, its keys and mpirun are not used: torchrun's agents find each other.
+    """
     name, pod = name_of(plan.job_id), template(plan, pods, None, secrets)
-    command = ("spec", "containers", 0, "command")
-    worker = [field for field in pod if field.path != command]  # the operator's default: sshd
-    policy = [Field(("cleanPodPolicy",), "Running", "workers run sshd, which has no end"), once(), *limits(plan, pods)]
+    keep = "the operator looks at the launcher alone: the other pods still tell then what their ranks did"
+    policy = [Field(("cleanPodPolicy",), "None", keep), once(), *limits(plan, pods)]
+    roles = replica("Launcher", 1, "the first pod", pod)
+    if pods.pods > 1:
+        roles += replica("Worker", pods.pods - 1, f"pods, less the launcher; {plan.np_reason}", pod)
+    as_worker, at_once = "it has ranks too: else the operator hides its GPUs", "pods wait for each other"
     fields = [
-        *kind_of("kubeflow.org/v2beta1", "MPIJob", "the MPI operator lets the launcher's pod into the others by ssh"),
+        *kind_of("kubeflow.org/v2beta1", "MPIJob", "the MPI operator makes the pods, with names in DNS"),
         *metadata(plan, name),
         *queue(pods, ("spec", "runPolicy", "suspend")),
-        Field(("spec", "slotsPerWorker"), 1, "one guard in each pod: it starts the ranks there"),
-        Field(("spec", "mpiImplementation"), "OpenMPI", "the image has Open MPI, and sshd"),
-        Field(("spec", "launcherCreationPolicy"), "WaitForWorkersReady", "mpirun fails while a pod is not there"),
+        Field(("spec", "runLauncherAsWorker"), True, as_worker),
+        Field(("spec", "launcherCreationPolicy"), "AtStartup", at_once),
         *below(("spec", "runPolicy"), policy),
-        *below(("spec", "mpiReplicaSpecs"), replica("Launcher", 1, "it runs mpirun, and no rank", launcher(pods, pod))),
-        *below(("spec", "mpiReplicaSpecs"), replica("Worker", pods.pods, f"pods: {plan.np_reason}", worker)),
+        *below(("spec", "mpiReplicaSpecs"), roles),
     ]
     return [Thing("MPIJob", name, tuple(fields))]
-
-
-def launcher(pods: PodRequest, pod: Fields) -> Fields:
-    """Return the pod of mpirun. `pod`: those of the ranks."""
-    kept = [field for field in pod if field.path[0] == "metadata" and "annotations" not in field.path]
-    kept += [field for field in pod if field.path[:2] in (("spec", "automountServiceAccountToken"),)]
-    words: list[Json] = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", str(pods.pods)]
-    reason = "as root if the image is; the guard has all cores of its pod; the host file is the operator's"
-    container = ("spec", "containers", 0)
-    return [
-        *kept,
-        Field((*container, "name"), "mpirun", "it starts the guards, and brings their output here"),
-        Field((*container, "image"), pods.image, "pod_image", "user"),
-        Field((*container, "command"), [*words, *command_of(pods)], reason),
-    ]
 
 
 def runai(_plan: LaunchPlan, _pods: PodRequest, _secrets: bool) -> list[Thing]:

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import Evidence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, ranks_on
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, ranks_by_host
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import (
     looked_at_end,
     verdict_at_end,
@@ -58,10 +58,10 @@ def result_of(
     blame_memory_of_ranks(reports, end, short)
     hosts = {place["rank"]: place["host"] for place in order["placement"]}
     records: dict[int, RankRecord] = {}
-    lines = dict.fromkeys(hosts, ("stderr", ""))
+    lines, ranks = dict.fromkeys(hosts, ("stderr", "")), ranks_by_host(order["placement"])
     metrics: dict[str, Metric] = {}
     for host, report in reports.items():
-        own = ranks_on(host, order["placement"])
+        own = ranks[host]
         add_records(records, report, host, hosts)
         lines.update({int(rank): (line[0], line[1]) for rank, line in report["lines"].items() if int(rank) in own})
         metrics.update({name: value for name, rank, value in report["metrics"] if rank in own})

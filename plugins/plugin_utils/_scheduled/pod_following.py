@@ -124,8 +124,8 @@ class PodFollowing(Following[PodSeat]):
     def take_pods(self, pods: list[Pod]) -> None:
         """Note what the cluster says of all pods."""
         for host, seat in self.seats.items():
-            name = seat.pod.name if seat.pod else ""  # the Job may have made another since: ranks do not start again
-            found = [pod for pod in pods if pod.host == host and name in ("", pod.name)]
+            # Another may have been made since, and an operator gives it the same name: ranks do not start again.
+            found = [pod for pod in pods if pod.host == host and (seat.pod is None or pod.uid == seat.pod.uid)]
             self.look_at(seat, found[0] if found else None)
 
     def look_at(self, seat: PodSeat, pod: Pod | None) -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,11 +34,13 @@ from .pod_files import files_of
 from .pod_following import PodFollowing
 from .pod_plan import command_in_pods, name_of, plan_pods
 from .pod_request import PodRequest, parse_pods
-from .runai import CommandLine, command_lines
+from .runai import CommandLine, command_lines, namespace_of
+from .runai_cluster import RunaiCluster, lacking
 from .written import write
 
 REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after a lost answer it may have been
 INDEXED_SINCE = (1, 24)  # Kubernetes docs, Jobs: completion mode, stable
+NO_PROJECT = "no project is named, whose namespace has the pods: -e pod_project=NAME"
 NOT_KNOWN = "it is not known whether the cluster has Indexed Jobs"
 AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
 
@@ -62,7 +65,9 @@ class PodJob:
     @property
     def again(self) -> str:
         """Return what ends the job when its controller is gone."""
-        return AGAIN + self.plan.job_id
+        pods = self.pods
+        target = f"target=runai -e pod_project={pods.project}" if pods.submits else "target=kubernetes"
+        return AGAIN.replace("target=kubernetes", target) + self.plan.job_id
 
     @property
     def lines(self) -> list[str]:
@@ -127,7 +132,7 @@ def in_pods(
 
     `given`: the options; `who` starts it; `needed`: whether the cluster must answer.
     """
-    pods = with_kind_of_cluster(parse_pods(given, request), needed)
+    pods = with_runai(with_kind_of_cluster(parse_pods(given, request), needed))
     return lambda job, folder: job_in_pods(replace(request, job_id=job.job_id), pods, job, folder, who)
 
 
@@ -136,19 +141,33 @@ def kubectl_for(pods: PodRequest) -> Kubectl:
     return Kubectl(pods.context, pods.namespace, resources=pods.row.resources, container=pods.row.container)
 
 
+def with_runai(pods: PodRequest) -> PodRequest:
+    """Return a request that says whether it can be submitted to Run:ai, or why not."""
+    if pods.kind != "runai" or pods.manifest:
+        return pods
+    why = lacking() or ("" if pods.project else NO_PROJECT)
+    return replace(pods, kind_reason=f"nothing is submitted, for {why}") if why else replace(pods, submits=True)
+
+
 def refuse_unfollowed(pods: PodRequest) -> None:
     """InputError for a job that cannot be followed, and that is not written for others to submit."""
-    why = pods.row.unfollowed
-    if why and not pods.manifest:
-        name, given = ("target", "runai") if pods.kind == "runai" else ("pod_kind", pods.kind)
+    if not (pods.followed or pods.manifest):
         how = "--check shows it, and -e pod_manifest=job.json writes it with the command that submits it"
-        raise InputError(name, given, f"it is not followed, for {why}: {how}")
+        raise InputError("target", pods.row.target, f"{pods.kind_reason}: {how}")
 
 
 def lease_for(made: PodJob) -> Lease:
     """Return the lease of a job, which its controller is to renew."""
     jobs = [thing.name for thing in made.things if thing.kind == "Job"]
-    return Lease(kubectl_for(made.pods), made.name, made.plan.lease, jobs, deadline_of(made.plan, made.pods))
+    return Lease(kubectl_of(made), made.name, made.plan.lease, jobs, deadline_of(made.plan, made.pods))
+
+
+def kubectl_of(made: PodJob) -> Kubectl:
+    """Return kubectl for a job, and what else starts and ends it."""
+    pods = made.pods
+    if not pods.submits:
+        return kubectl_for(pods)
+    return RunaiCluster(("", namespace_of(pods)), pods.project, made.name, made.submitted_by[0].argv)
 
 
 def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Lease | None = None) -> None:
@@ -183,6 +202,7 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Leas
                 }
         if lease:
             lease.renew()
+        kubectl.begin()
     except KubeError as error:
         if created or error.code not in REFUSALS:
             undo(kubectl, selector, error)
@@ -225,10 +245,11 @@ def take_away(kubectl: Kubectl, selector: str) -> list[str]:
     """
     try:
         known, left, why = delete(kubectl, selector)
-        if left and (set(left) - set(known) or kubectl.have_ended(selector)):
-            _, left, why = delete(kubectl, selector)
     except KubeError as error:
         return [f"what is left in the cluster is not known: {error}"]
+    with contextlib.suppress(KubeError):  # what was seen before is told then
+        if left and (set(left) - set(known) or kubectl.have_ended(selector)):
+            _, left, why = delete(kubectl, selector)
     return [f"{name} is left in the cluster: {why}" for name in left]
 
 

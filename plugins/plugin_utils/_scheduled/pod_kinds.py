@@ -26,7 +26,7 @@ class PodKind(NamedTuple):
     service: bool = True  # whether the names in DNS need a service of ours
     container: str = "ranks"  # the name that the operator looks for
     resources: tuple[str, ...] = ()  # of operators, as kubectl calls them, in the order in which they are deleted
-    unfollowed: str = ""  # why it is rendered only; empty: it is submitted and followed
+    unfollowed: bool = False  # it is rendered only, unless a program that submits it is there
     target: str = "kubernetes"
     home: str = HOME
 
@@ -61,14 +61,13 @@ KINDS: Mapping[str, PodKind] = {
         container="node",
         resources=("trainjobs.trainer.kubeflow.org", "trainingruntimes.trainer.kubeflow.org"),
     ),
-    # kubeflow/mpi-operator 0.5 and newer: mpirun in the launcher's pod starts one process in each worker's
+    # kubeflow/mpi-operator 0.5 and newer: one service for the launcher's pod and the workers', whose commands stand
     "mpijob": PodKind(
         "MPIJob of Kubeflow's MPI operator",
-        first="{name}-worker-{number}",
-        others="{name}-worker-{number}",
+        first="{name}-launcher",
+        others="{name}-worker-{before}",
         service=False,
         resources=("mpijobs.kubeflow.org",),
-        unfollowed="mpirun brings the output of all pods into the log of one",
     ),
     # Run:ai makes a PyTorchJob
     "runai": PodKind(
@@ -78,9 +77,10 @@ KINDS: Mapping[str, PodKind] = {
         address="{host}",
         service=False,
         container="pytorch",
-        unfollowed="Run:ai's own program submits it",
+        unfollowed=True,
         target="runai",
         home=HOME_WITHOUT_VOLUME,
     ),
 }
 CHOICES = tuple(name for name, kind in KINDS.items() if kind.target == "kubernetes")  # of pod_kind
+OPERATORS = tuple(name for name in CHOICES if KINDS[name].resources)  # values of `target` too

@@ -25,18 +25,17 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 
-from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, PodKind
+from .nodes_request import NODES_MOST, NOTHING, size_of
+from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, OPERATORS, PodKind
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
 RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
-PODS_MOST = 10_000
 UID_MOST = (1 << 31) - 1  # of runAsUser (Kubernetes API)
 HARDENED, RESTRICTED, NO_LIMITS = LEVELS = ("hardened", "restricted", "none")  # of pod_security
 FILES, SHM = "/etc/torchfleet", "/dev/shm"  # in the pods
 SECRETS, LEASE = f"{FILES}-secret", f"{FILES}-lease"
-NOTHING = ("false", "none", "0", "[]", "()", "")  # values that ask for nothing
 OWN_PATHS = (HOME, HOME_WITHOUT_VOLUME, FILES, SECRETS, LEASE, SHM)
 # What has no meaning for pods, and what to do instead. Whoever gives it expects something that would not happen.
 NOT_FOR_PODS: Mapping[str, str] = {
@@ -72,10 +71,8 @@ NOT_FOR_RUNAI: Mapping[str, str] = {
     "pod_queue": "Run:ai starts all pods or none, and queues by project: -e pod_project=NAME",
     "pod_gpu_resource": "Run:ai counts GPUs itself: -e gpus_per_pod=4",
     "pod_shm": "--large-shm has no size",
-    "pod_start_timeout": "nothing of ours waits for the pods",
     "pod_security": "policies of Run:ai set it",
     "pod_user": "policies of Run:ai set it",
-    "pod_output": "all output is in the pods' logs: runai training pytorch logs NAME",
 }
 
 
@@ -113,8 +110,9 @@ class PodRequest:
     output: int = 4 << 20  # bytes of output of each pod that come home
     python: str = "python3"  # in the image: a path, or a name on its PATH
     project: str = ""  # of Run:ai
-    security: str = ""  # one of LEVELS; empty: the default of the kind
+    security: str = ""  # one of LEVELS; empty: the default
     user: int | None = None  # the uid of all processes; None: the image's
+    submits: bool = False  # to Run:ai: its program is here
     manifest: str = ""  # the file that the objects are written into, for others to submit
 
     @property
@@ -124,13 +122,13 @@ class PodRequest:
 
     @property
     def level(self) -> str:
-        """Return what the pods may do: one of LEVELS. sshd, which the MPI operator starts, needs rights of root."""
-        return self.security or (NO_LIMITS if self.kind == "mpijob" else HARDENED)
+        """Return what the pods may do: one of LEVELS."""
+        return self.security or HARDENED
 
     @property
     def followed(self) -> bool:
         """Whether our controller reads the logs of the pods."""
-        return not (self.manifest or self.row.unfollowed)
+        return self.submits or not (self.manifest or self.row.unfollowed)
 
 
 def parse_label(name: str, value: object) -> str:
@@ -257,44 +255,34 @@ def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
         raise InputError("pod_image", None, "name an image with Python and PyTorch: -e pod_image=registry/torch:2.13")
     found = {part: parse(name, given[name]) for name, (part, parse) in PARSERS.items() if given.get(name) is not None}
     gpus = int(str(found.get("gpus", 0)))
-    pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, PODS_MOST), request, gpus)
+    pods, ranks = size_of(parse_whole("pods", given.get("pods"), 1, NODES_MOST), request, gpus, "pods")
     if request.python.startswith("~"):
         raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
-    kind = {"kind": "runai"} if of_runai else {}
-    any_kind = not of_runai and "kind" not in found and "manifest" not in found
+    kind = kind_of_target(given)
+    any_kind = not kind and "kind" not in found and "manifest" not in found
     made = PodRequest("", pods, ranks, any_kind=any_kind, python=request.python or "python3")
-    return checked_for_kind(dataclasses.replace(made, **found, **kind))  # type: ignore[arg-type]
+    return checked_for_kind(dataclasses.replace(made, **{**found, **kind}))  # type: ignore[arg-type]
+
+
+def kind_of_target(given: Mapping[str, object]) -> dict[str, str]:
+    """Return the field of PodRequest that a target decides. InputError if pod_kind is another kind."""
+    target, kind = given.get("target"), given.get("pod_kind")
+    if target == "runai":
+        return {"kind": "runai"}
+    if target not in OPERATORS:
+        return {}
+    if kind not in (None, target):
+        raise InputError("pod_kind", kind, f"target={target} is pod_kind={target}: leave one of them out")
+    return {"kind": str(target)}
 
 
 def checked_for_kind(pods: PodRequest) -> PodRequest:
     """Return a request. InputError for what its kind does not have."""
     if pods.kind == "runai" and pods.pods < 2:
         raise InputError("pods", pods.pods, "these workloads of Run:ai have a master and workers: -e pods=2")
-    if pods.kind == "mpijob" and pods.level != NO_LIMITS:
-        advice = "sshd in an MPIJob's pods needs rights of root: leave it out, or choose -e pod_kind=indexed"
-        raise InputError("pod_security", pods.security, advice)
-    if pods.kind == "mpijob" and pods.user is not None:
-        raise InputError("pod_user", pods.user, "an MPIJob's sshd runs as the image's user: choose -e pod_kind=indexed")
     if pods.level == RESTRICTED and pods.user == 0:
         raise InputError("pod_user", 0, "pod_security=restricted has no root: give another number, -e pod_user=1000")
     lone = next((volume.claim for volume in pods.volumes if volume.read_only), "")
     if pods.kind == "runai" and lone:
         raise InputError("pod_volumes", lone, "Run:ai's command line has no claim to read only: leave :ro out")
     return pods
-
-
-def size_of(pods: int | None, request: Request, gpus: int, units: str = "pods") -> tuple[int, int]:
-    """Return the number of pods and of the ranks in each. InputError if np is another number.
-
-    `units`: what people call them.
-    """
-    ranks = request.ranks_per_node or gpus or (request.np if pods is None and request.np else None)
-    if ranks is None:
-        ranks = request.np // pods if request.np and pods and request.np >= pods else 1
-    count = pods or max(1, -(-(request.np or ranks) // ranks))
-    if request.np not in (None, count * ranks):
-        advice = f"{count} {units} with {ranks} ranks each are {count * ranks} ranks: -e np={count * ranks}"
-        raise InputError("np", request.np, f"torchrun needs as many ranks in each of the {units}; {advice}")
-    if count > PODS_MOST:
-        raise InputError("np", request.np, f"at most {PODS_MOST} {units}: give more ranks_per_node")
-    return count, ranks

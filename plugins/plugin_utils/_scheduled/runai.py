@@ -18,9 +18,9 @@ from typing import NamedTuple
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import table
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import LaunchPlan
 
-from .manifest import LABEL, command_of
+from .manifest import LABEL, command_of, lease_of
 from .pod_plan import name_of
-from .pod_request import FILES, SECRETS, PodRequest
+from .pod_request import FILES, LEASE, SECRETS, PodRequest
 
 NEW, OLD = "runai of versions 2 and 3", "runai of version 1"
 WORKERS = "pods less one: Run:ai adds a master"
@@ -93,6 +93,9 @@ def new_line(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> CommandLine:
     name = name_of(plan.job_id)
     guard = "our guard in place of the image's program: torchrun's agent, and below it the ranks"
     mounts = [Words(("--configmap-map-volume", f"name={name},path={FILES}"), "our code, the script and the order")]
+    if pods.followed:
+        lease = f"name={lease_of(name)},path={LEASE}"
+        mounts.append(Words(("--configmap-map-volume", lease), "a pod ends its part when this file changes no more"))
     if secrets:
         mounts.append(Words(("--secret-volume", f"path={SECRETS},name={name}"), "no secret is on a command line"))
     claims = [(f"claimname={each.claim},path={each.path}") for each in pods.volumes]
@@ -144,13 +147,19 @@ def old_line(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> CommandLine:
 
 
 def command_lines(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[CommandLine]:
-    """Return the command lines for a job, the newer first; none for another target."""
-    return [new_line(plan, pods, secrets), old_line(plan, pods, secrets)] if pods.kind == "runai" else []
+    """Return the command lines for a job, the newer first; none for another target. One that is submitted: that."""
+    lines = [new_line(plan, pods, secrets), old_line(plan, pods, secrets)] if pods.kind == "runai" else []
+    return lines[:1] if pods.submits else lines
 
 
 def namespace_of(pods: PodRequest) -> str:
-    """Return the namespace of a project (docs.run.ai: `runai-<project>` by default); empty: that of the context."""
-    return pods.namespace or (f"runai-{pods.project}" if pods.project else "")
+    """Return the namespace of a job's project; empty: that of the context."""
+    return pods.namespace or namespace_of_project(pods.project)
+
+
+def namespace_of_project(project: str) -> str:
+    """Return the namespace of a project (docs.run.ai: `runai-<project>` by default); empty for none."""
+    return f"runai-{project}" if project else ""
 
 
 def steps_for(pods: PodRequest, lines: Sequence[CommandLine], manifest: Path, program: Path) -> list[str]:

@@ -33,7 +33,21 @@ WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,60}\Z")  # of a state or a reason (sl
 FORMAT = "%i|%T|%r|%j|%k"
 COMMENT = "torchfleet "  # begins the comment of our jobs; the owner follows
 OURS = re.compile(r"torchfleet-(.+)-([0-9a-f]{12})\Z")
-ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE")
+ENDED = (
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE"),
+    "BOOT_FAIL",
+)
+# A shell may have these for its user's eyes: they leave jobs out of what is shown or ended (squeue(1), scancel(1)).
+OF_OTHERS = {
+    "squeue": tuple(f"SQUEUE_{name}" for name in (
+        *("ACCOUNT", "ALL", "ARRAY", "FEDERATION", "FORMAT", "FORMAT2", "LICENSES", "LOCAL", "NAMES", "PARTITION"),
+        *("PRIORITY", "QOS", "SIBLING", "SORT", "STATES", "USERS"),
+    )),
+    "scancel": tuple(f"SCANCEL_{name}" for name in (
+        *("ACCOUNT", "BATCH", "CRON", "CTLD", "FULL", "HURRY", "INTERACTIVE", "NAME", "PARTITION", "QOS", "STATE"),
+        *("USER", "VERBOSE", "WCKEY"),
+    )),
+}  # fmt: skip
 HINT = 'Try "'  # begins the line after that on an unknown option
 # srun and our program say which failed by their own words; ssh, env and shells by these statuses.
 NOT_REACHED, NO_PROGRAM = 255, 127
@@ -108,7 +122,8 @@ class Slurm:
     def run(self, program: str, *words: str) -> str:
         """Return what a program prints. SlurmError."""
         try:
-            done = bounded_program.run(self.words([self.program(program), *words]), b"", self.seconds, ANSWER_BYTES)
+            argv = self.words([*without(program), self.program(program), *words])
+            done = bounded_program.run(argv, b"", self.seconds, ANSWER_BYTES)
         except OSError as error:
             raise self.missing(program, error.strerror or "") from None
         if done.exceeded:
@@ -144,6 +159,11 @@ class Slurm:
         """Cancel jobs by their numbers. One that has ended meanwhile is no error. SlurmError."""
         if numbers:
             self.run("scancel", "--quiet", *numbers)
+
+
+def without(program: str) -> list[str]:
+    """Return words that run a program without the variables of its user that are for other purposes (env(1))."""
+    return ["env", *(word for name in OF_OTHERS.get(program, ()) for word in ("-u", name))]
 
 
 def row_of(line: str) -> Row | None:

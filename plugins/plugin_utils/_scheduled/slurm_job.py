@@ -37,10 +37,10 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view im
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import render
 
+from .entry_files import entry_files
 from .following import GRACE_SECONDS
 from .nodes_plan import Asked, plan_nodes, with_reasons
 from .outcome import keep, result_of
-from .pod_files import entry_files
 from .slurm import COMMENT, SECONDS, Row, Slurm, SlurmError
 from .slurm_following import SlurmFollowing
 from .slurm_request import SlurmRequest, names_partitions, parse_slurm

@@ -22,9 +22,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
 
-from .pod_request import NOTHING, size_of
+from .nodes_request import NODES_MOST, NOTHING, size_of
 
-NODES_MOST = 10_000
 VENDORS = ("nvidia", "amd", "intel")
 ARGUMENTS = """-e '{"slurm_args": ["--nodelist=n1,n2"]}'"""
 # What has no meaning for nodes of Slurm, and what to do instead.

@@ -11,27 +11,25 @@ from collections.abc import Mapping, Sequence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_choice
 
-from .pod_kinds import CHOICES
+from .pod_kinds import OPERATORS
 from .pod_request import PARSERS as OF_PODS
 from .slurm_request import OPTIONS as OF_SLURM
 
-TARGETS = ("nodes", "kubernetes", "runai", "slurm")
+OF_PODS_WITH_KUBECTL = ("kubernetes", *OPERATORS)
+TARGETS = ("nodes", *OF_PODS_WITH_KUBECTL, "runai", "slurm")
 
 
 def parse_target(given: Mapping[str, object]) -> str:
     """Return where the job runs. InputError for an option of other targets."""
-    if given.get("target") in CHOICES:
-        advice = f"this is a kind of job in pods: -e target=kubernetes -e pod_kind={given['target']}"
-        raise InputError("target", given["target"], advice)
     target = parse_choice("target", given.get("target"), TARGETS) or "nodes"
     for names, targets, advice in (
-        (("pods", *OF_PODS), ("kubernetes", "runai"), "it is for jobs in pods: add -e target=kubernetes"),
+        (("pods", *OF_PODS), (*OF_PODS_WITH_KUBECTL, "runai"), "it is for jobs in pods: add -e target=kubernetes"),
         (OF_SLURM, ("slurm",), "it is for nodes that Slurm brings: add -e target=slurm"),
     ):
         lone = next((name for name in names if given.get(name) is not None), "")
         if lone and target not in targets:
             raise InputError(lone, given[lone], advice)
-    if target == "kubernetes" and given.get("pod_project") is not None:
+    if target in OF_PODS_WITH_KUBECTL and given.get("pod_project") is not None:
         raise InputError("pod_project", given["pod_project"], "it is for Run:ai: add -e target=runai")
     return target
 

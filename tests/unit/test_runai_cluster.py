@@ -1,0 +1,170 @@
+"""A job that Run:ai's own program submits and ends: its words, their order, and what is told of its refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl, KubeError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import (
+    PodJob,
+    in_pods,
+    kubectl_of,
+    refuse_unfollowed,
+    submit,
+    take_away,
+    with_runai,
+)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.runai_cluster import RunaiCluster
+from tests.unit.test_pod_kinds import config
+from tests.unit.test_pod_manifest import IMAGE, pods_of
+
+HERE = {"target": "runai", "pods": 2, "pod_project": "mlo"}
+
+
+class Programs:
+    """A `runai` and a `kubectl` that note their words in one file."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.kubectl('{"items": [], "metadata": {"uid": "u-1"}}')
+
+    def put(self, name: str, script: str) -> None:
+        (self.place / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.place}/words\n{script}\n')
+        (self.place / name).chmod(0o700)
+
+    def kubectl(self, answer: str) -> None:
+        self.put("kubectl", f"case \"$*\" in *--output=name*) exit 0 ;; esac\ncat <<'END'\n{answer}\nEND")
+
+    def runai(self, refused: Sequence[str] = ()) -> None:
+        """Put a `runai` there that ends with status 1 where its words match a pattern."""
+        cases = "".join(f'case "$*" in {word}) echo "no {word[1:-1]}" >&2; exit 1 ;; esac\n' for word in refused)
+        self.put("runai", cases)
+
+    @property
+    def words(self) -> list[str]:
+        path = self.place / "words"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return Programs(tmp_path / "bin")
+
+
+def made(place: Path, **given: Any) -> PodJob:
+    script = place / "script" / "train.py"
+    script.parent.mkdir()
+    script.write_text("print('hello')\n")
+    asked = {**IMAGE, **HERE, "workload": str(script), **given}
+    request = parse_request(asked)
+    job = Job("demo", "/runs/demo", program_of(request, str(script), shipped=True, local=False), entry(), "abc")
+    return in_pods(asked, request, "me", needed=True)(job, folder_of(str(script)))
+
+
+@pytest.mark.parametrize(
+    ("refused", "given", "why"),
+    [
+        (None, HERE, "runai is not on your PATH"),
+        (["*training*"], HERE, "runai on your PATH has no `training pytorch submit`, so it is of version 1"),
+        ([], {**HERE, "pod_project": None}, "no project is named, whose namespace has the pods: -e pod_project=NAME"),
+    ],
+)
+def test_what_keeps_a_job_from_being_submitted_is_told_in_one_line(
+    programs: Programs, refused: list[str] | None, given: dict[str, Any], why: str
+) -> None:
+    if refused is not None:
+        programs.runai(refused)
+    pods = with_runai(pods_of(**given))
+    assert not pods.submits and pods.kind_reason.startswith(f"nothing is submitted, for {why}")
+    with pytest.raises(InputError, match=r"nothing is submitted, .*-e pod_manifest=job.json writes it") as error:
+        refuse_unfollowed(pods)
+    assert "\n" not in str(error.value)
+    assert not with_runai(replace(pods, manifest="job.json")).submits
+
+
+def test_what_is_submitted_is_the_line_that_check_prints(programs: Programs, tmp_path: Path) -> None:
+    """Once what it mounts is there. Its pods tell frames, and keep the lease."""
+    programs.runai()
+    job = made(tmp_path, job_env={"WANDB_API_KEY": "hunter22"})
+    kubectl = kubectl_of(job)
+    submit(kubectl, job.things, "x=y")
+    (line,) = job.submitted_by
+    created = [words for words in programs.words if " create " in words]
+    assert all(words.startswith("kubectl --namespace=runai-mlo create ") for words in created)
+    assert [thing.name for thing in job.things] == ["tf-demo", "tf-demo-lease", "tf-demo"] and len(created) == 3
+    assert programs.words[-1] == " ".join(line.argv) and "\n".join(job.lines).count("runai training") == 2
+    text = programs.words[-1]
+    assert " --configmap-map-volume name=tf-demo-lease,path=/etc/torchfleet-lease " in text
+    assert "--label torchfleet.dev/job=tf-demo" in text and not text.endswith("plain") and "hunter22" not in text
+    assert job.again.endswith("clean.yml -e target=runai -e pod_project=mlo -e job_id=demo")
+
+
+def test_a_refusal_of_its_program_leaves_nothing(programs: Programs, tmp_path: Path) -> None:
+    programs.runai(["*submit\\ tf-demo*"])
+    job = made(tmp_path)
+    with pytest.raises(KubeError, match=r"target: got .runai.; runai training pytorch submit: no submit") as error:
+        submit(kubectl_of(job), job.things, "x=y")
+    assert "\n" not in str(error.value)
+    assert any(words.startswith("kubectl --namespace=runai-mlo delete ") for words in programs.words)
+    assert not any("pytorch delete" in words for words in programs.words)
+
+
+def submitted(programs: Programs, place: Path) -> Kubectl:
+    kubectl = kubectl_of(made(place))
+    kubectl.begin()
+    (programs.place / "words").unlink()
+    return kubectl
+
+
+def test_the_workload_goes_before_its_objects_and_once(programs: Programs, tmp_path: Path) -> None:
+    """Whoever deletes a pod of a workload that is there gets another one."""
+    programs.runai()
+    kubectl = submitted(programs, tmp_path)
+    kubectl.delete("x=y", wait=False)
+    assert programs.words == ["runai training pytorch delete tf-demo -p mlo"]
+    assert take_away(kubectl, "x=y") == []
+    assert [words.split()[0] for words in programs.words].count("runai") == 1
+    assert any(" delete jobs.batch,pods,services,configmaps,secrets " in words for words in programs.words)
+
+
+def test_a_workload_that_cannot_be_deleted_is_named_and_can_be_found_again(programs: Programs, tmp_path: Path) -> None:
+    programs.runai(["*pytorch\\ delete*"])
+    kubectl = submitted(programs, tmp_path)
+    (line,) = take_away(kubectl, "x=y")
+    assert line.startswith("workload tf-demo of Run:ai is left in the cluster: runai training pytorch delete: no ")
+    assert not any(words.startswith("kubectl") and " delete " in words for words in programs.words)
+
+
+def test_a_workload_that_is_gone_is_no_error(programs: Programs, tmp_path: Path) -> None:
+    """Somebody deleted it; `list` shows that the program could say so."""
+    programs.runai(["*pytorch\\ delete*", "*describe*"])
+    kubectl = submitted(programs, tmp_path)
+    assert take_away(kubectl, "x=y") == []
+    programs.runai(["*"])  # not logged in
+    assert take_away(RunaiCluster(("", ""), "mlo", "tf-demo"), "x=y")[0].startswith(
+        "workload tf-demo of Run:ai is left"
+    )
+
+
+@pytest.mark.parametrize(("project", "found"), [("mlo", {"one": "mlo"}), ("--all", {}), ("a b", {}), ("", {})])
+def test_clean_finds_the_project(programs: Programs, project: str, found: dict[str, str]) -> None:
+    """It becomes a word of a command, and whoever may create a ConfigMap there chooses it."""
+    row = config("one", "runai")
+    row["metadata"]["annotations"]["torchfleet.dev/runai-project"] = project
+    programs.kubectl(json.dumps({"items": [row]}))
+    assert jobs_there(Kubectl(), "one").projects == found
