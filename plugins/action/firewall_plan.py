@@ -13,7 +13,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._firewall.admis
     admission,
     chosen_admission,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import asked_of_fabric
 
 Result = dict[str, Any]
 
@@ -26,7 +26,7 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return admitted and settled."""
         names, hosts = given["nodes"], variables["hostvars"]
-        constraints = {name: constraints_of(hosts[name]) for name in names}
+        constraints = {name: asked_of_fabric(hosts[name]) for name in names}
         facts = {name: (given["seen"].get(name) or {}).get("facts") for name in names}
         seen = {name: {"facts": facts[name], "constraints": constraints[name]} for name in names}
         workers = [name for name in names if name in variables["groups"].get("workers", ())]
@@ -37,10 +37,3 @@ class ActionModule(Action):
             "admitted": {name: whom._asdict() for name, whom in found.admitted.items()},
             "settled": found.settled,
         }
-
-
-def constraints_of(host: Any) -> Result:
-    """Return what the variables of a host ask of role fabric: a choice rests on them too."""
-    rdma = to_plain(host.get("fabric_rdma")) or []
-    texts = {key: to_plain(host.get(f"fabric_{key}")) or "" for key in ("nic", "address")}
-    return {**texts, "rdma": rdma if isinstance(rdma, list) else [rdma]}

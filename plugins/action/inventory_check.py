@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import half_a_cluster, mistakes
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import expected_gpus, to_plain
 
 
 class ActionModule(Action):
@@ -23,5 +25,15 @@ class ActionModule(Action):
         """Return changed; failed for a mistake."""
         limit, tags = to_plain(variables.get("ansible_limit")), to_plain(variables.get("ansible_run_tags"))
         half = half_a_cluster(str(limit or ""), list(tags or ()))
-        lines = [half] if half else mistakes(to_plain(variables["groups"]), given)
+        groups = to_plain(variables["groups"])
+        lines = [half] if half else [*mistakes(groups, given), *wrong_gpus(groups, variables)]
         return {"failed": True, "msg": "; ".join(lines)} if lines else {"changed": False}
+
+
+def wrong_gpus(groups: Mapping[str, Sequence[str]], variables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with torchfleet_gpus of a worker."""
+    for name in groups.get("workers", ()):
+        try:
+            expected_gpus(name, variables["hostvars"][name])
+        except InputError as error:
+            yield str(error)

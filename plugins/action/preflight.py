@@ -18,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import preflight, preflight_input
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift_values import versions_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_network import network_findings
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_rules import RULES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Target
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -43,7 +44,12 @@ class ActionModule(Action):
         facts = {name: answer.facts for name, answer in options.answers.items() if answer.facts}
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
         drift = compare(versions, [target.name for target in targets if target.worker])
-        found = [*self.refusals(variables), *preflight.judge(targets, options.answers, options.limits, drift)]
+        asked = {name: hostvars.asked_of_fabric(variables["hostvars"][name]) for name in facts}
+        found = [
+            *self.refusals(variables),
+            *preflight.judge(targets, options.answers, options.limits, drift),
+            *network_findings(targets, facts, asked, str(hostvars.to_plain(variables.get("fabric_subnet")) or "")),
+        ]
         findings = findings_module.sort_out(found, options.ignore)
         at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         path = keep_report(

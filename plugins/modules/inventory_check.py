@@ -14,6 +14,8 @@ description:
     host for most plays, do nothing and succeed.
   - Fails for C(--limit), except with C(--tags) of steps in which no node needs the others.
   - Fails for a list of parts that has an unknown one, or is no list.
+  - Fails for a value that a later role would refuse, when other roles have changed the nodes already.
+  - Fails for a C(torchfleet_gpus) of a worker that is no number of GPUs.
 version_added: 0.5.0
 author:
   - The torchfleet authors (@torchfleet)
@@ -38,6 +40,18 @@ options:
     type: list
     elements: str
     choices: [mpi, shm, ccl]
+  firewall_open:
+    description: Whether role C(firewall) opens firewalls.
+    type: bool
+  torchfleet_cluster:
+    description: Name of the cluster.
+    type: str
+  torchfleet_ports:
+    description: The ports that are open between the nodes, such as V(20000-20999).
+    type: str
+  verify_floor_gbps:
+    description: The least bus bandwidth of every all-reduce of the proof, in GB/s. V(0) for the default.
+    type: float
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller

@@ -154,6 +154,10 @@ def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text
         ("accelerators", ["gpu"], """give a list of cuda, rocm: -e '{"accelerators": ["cuda"]}'"""),
         ("mpis", 7, """give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'"""),
         ("mpis", "mpich", """give a list of openmpi, mpich, intelmpi: -e '{"mpis": ["openmpi"]}'"""),
+        ("firewall_open", "maybe", "give true or false: -e firewall_open=true"),
+        ("torchfleet_cluster", "../x", "use letters, digits, '.', '-' and '_', at most 64"),
+        ("torchfleet_ports", "30000-2", "give first and last, from 1024 to 65535: -e torchfleet_ports=20000-20999"),
+        ("verify_floor_gbps", "fast", "give a number of at least 0: verify_floor_gbps: 1"),
     ],
 )
 def test_setup_refuses_a_name_that_is_none_before_it_does_anything(name: str, value: object, told: str) -> None:

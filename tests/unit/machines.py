@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import nics, rdma
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet, node_net
@@ -237,18 +238,22 @@ def build(machine: Machine, root: Path, host: int) -> Sysfs:
 
 
 def node_of(name: str, tree: Sysfs, worker: bool = True, asked: tuple[str, ...] = ()) -> NodeNet:
-    """Return a node as it tells of itself, through the check of what nodes answer. Its address is 10.91.0.<number>."""
+    """Return a node as it tells of itself, through the check of what nodes answer."""
+    return node_net(name, networks_of(name, str(tree.root)), {"rdma": list(asked)}, worker)
+
+
+def networks_of(name: str, root: str = "/nowhere") -> dict[str, Any]:
+    """Return the networks of a node, as it tells them. Its address is 10.91.0.<number>."""
     address = {"address": f"10.91.0.{name[1:]}", "prefix": 24, "peer": "", "stable": True, "route": "eth0"}
-    rows = [{**row, "addresses": []} for row in nics.nics(str(tree.root), [])]
+    rows = [{**row, "addresses": []} for row in nics.nics(root, [])]
     eth0 = {"name": "eth0", "kind": "physical", "mtu": 1500, "speed_mbit": 25000, "up": True, "carrier": True}
     own = {**eth0, "operstate": "up", "port_of": "", **next((r for r in rows if r["name"] == "eth0"), {})}
-    facts = {
+    return {
         "host_name": name,
         "host_name_addresses": [],
         "arrival": "",
         "nics": [{**own, "addresses": [address]}],
-        "rdma": rdma.rdma_ports(str(tree.root)),
-        "gpus": rdma.gpus(str(tree.root)),
+        "rdma": rdma.rdma_ports(root),
+        "gpus": rdma.gpus(root),
         "files": {"fabric.json": "", "fabric.env": ""},
     }
-    return node_net(name, facts, {"rdma": list(asked)}, worker)

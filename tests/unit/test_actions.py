@@ -20,7 +20,6 @@ from ansible_collections.torchfleet.cluster.plugins.action import (
     accelerator_facts,
     fabric_probe,
     firewall,
-    firewall_plan,
     gather,
     jobs,
     launch,
@@ -36,9 +35,11 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.preflight_types import Answer
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars as hostvars_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import brought_home, run_directory
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import Refused, member_from
+from tests.unit.machines import networks_of
 
 RECORDED = json.loads((Path(__file__).parent / "recorded/node_facts.json").read_text())
 CLOCK = {"offset": 0.004, "uncertainty": 0.008}
@@ -48,11 +49,12 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJILq8aotMLm4OTu9eWN0vDPEkMCDHxRZ4DV
 # --- preflight ------------------------------------------------------------------------------------------------------
 
 
-def preflight_of(path: Path, n2: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return what preflight says of the two recorded nodes, of which the second is changed."""
+def preflight_of(path: Path, n2: dict[str, Any], asked: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """Return what preflight says of the two recorded nodes, of which the second is changed; `asked`: its variables."""
     action = object.__new__(preflight.ActionModule)
     action._play_context = SimpleNamespace(become_pass=None)
-    hostvars = {f"n{number}": {"ansible_host": f"192.0.2.1{number}", "slots": 2} for number in (1, 2)}
+    hostvars: dict[str, Any] = {f"n{number}": {"ansible_host": f"192.0.2.1{number}", "slots": 2} for number in (1, 2)}
+    hostvars["n2"].update(asked or {})
     answers = {"n1": {"facts": RECORDED["n1"], "clock": CLOCK}, "n2": {"facts": n2, "clock": CLOCK}}
     variables = {"inventory_hostname": "n1", "hostvars": hostvars, "groups": {"head": ["n1"], "workers": ["n1", "n2"]}}
     return action.act({"answers": answers, "report": str(path), **options}, variables)
@@ -71,6 +73,23 @@ def test_a_node_without_room_fails_preflight_unless_that_is_ignored(tmp_path: Pa
     assert json.loads((tmp_path / "x.json").read_text())["ok"] is True
     with pytest.raises(InputError, match="preflight_ignore"):
         preflight_of(tmp_path / "x.json", full, ignore=["TF-DISC-HOME"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"fabric_rdma": ["mlx5_99"]}, 'fabric_rdma of n2: got "mlx5_99"; there is no such RDMA device'),
+        ({"fabric_rdma": 99}, 'fabric_rdma of n2: got "99"; there is no such RDMA device'),
+        ({"fabric_nic": "eth99"}, 'fabric_nic of n2: got "eth99"; there is no such NIC'),
+        ({"fabric_address": "192.0.2.99"}, 'fabric_address of n2: got "192.0.2.99"; the node has no such address'),
+    ],
+)
+def test_a_rail_or_nic_that_is_not_there_fails_preflight(tmp_path: Path, asked: dict[str, Any], told: str) -> None:
+    """Before packages, keys and firewalls are changed: role fabric comes after them."""
+    failed = preflight_of(tmp_path / "x.json", {**RECORDED["n2"], "networks": networks_of("n2")}, asked)
+    assert failed["failed"] is True and failed["msg"].startswith("1 error: TF-FABRIC-ASKED on n2; ")
+    (finding,) = json.loads((tmp_path / "x.json").read_text())["findings"]
+    assert finding["seen"].startswith(told)
 
 
 def test_an_inventory_that_is_no_cluster_fails_preflight(tmp_path: Path) -> None:
@@ -508,5 +527,5 @@ def test_nobody_becomes_root_to_remove_rules_that_were_never_added(
 @pytest.mark.parametrize("rdma", ["mlx5_0", ["mlx5_0"]])
 def test_the_plan_of_the_firewalls_knows_what_the_choice_rests_on(rdma: Any) -> None:
     asked = {"nic": "eth1", "address": "", "rdma": ["mlx5_0"]}
-    assert firewall_plan.constraints_of({"fabric_nic": "eth1", "fabric_rdma": rdma}) == asked
-    assert firewall_plan.constraints_of({}) == {"nic": "", "address": "", "rdma": []}
+    assert hostvars_module.asked_of_fabric({"fabric_nic": "eth1", "fabric_rdma": rdma}) == asked
+    assert hostvars_module.asked_of_fabric({}) == {"nic": "", "address": "", "rdma": []}

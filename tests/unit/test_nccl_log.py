@@ -45,6 +45,13 @@ def test_connections_within_a_node_are_no_network() -> None:
     assert str(transport_of([WITHIN, ""])) == "none"
 
 
+def test_nvlink_between_machines_is_no_network_and_no_connection_within_a_node() -> None:
+    line = "n2:9:9 [0] NCCL INFO Channel 00/0 : 4[0] -> 3[3] via P2P/MNNVL\n"
+    found = transport_of([WITHIN, line])
+    assert found == Transport(nvlink=True) and str(found) == "NVLink" and found.is_known
+    assert str(transport_of([INFINIBAND, line])) == "NVLink, IB (mlx5_0, mlx5_2) with GPUDirect RDMA"
+
+
 def test_endless_output_takes_no_time() -> None:
     junk = "NCCL INFO Channel " + "0" * 1_000_000 + " NCCL INFO NET/IB : Using " + "[0]mlx5_0:1/IB " * 10_000
     assert transport_of([junk]).plugins == frozenset()

@@ -27,6 +27,14 @@ SAID = [
     ),
     ("", "The module interpreter '/usr/bin/python3' was not found.", "TF-NO-PYTHON"),
     ("", "failed\n/bin/sh: 1: /usr/bin/python3: not found\nShared connection to 192.0.2.12 closed.", "TF-NO-PYTHON"),
+    (
+        "",
+        "Module result deserialization failed: No start of json char found\npyenv: python3.13: command not found\n\n"
+        "The `python3.13' command exists in these Python versions:\n  3.13.0\n\n"
+        "Note: See 'pyenv help global' for tips on allowing multiple\n"
+        "      Python versions to be found at the same time.",
+        "TF-NO-PYTHON",
+    ),
     ("", "ansible-core requires a minimum of Python version 3.8. Current version: 3.7.3", "TF-PYTHON-OLD"),
     ("", "SyntaxError: future feature annotations is not defined", "TF-PYTHON-OLD"),
     ("", "OSError: [Errno 28] No space left on device", "TF-DISK-TMP"),

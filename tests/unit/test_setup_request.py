@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -54,6 +55,31 @@ def test_a_list_that_has_another_part_or_is_none_is_refused(asked: dict[str, Any
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("firewall_open", "maybe", ""),
+        ("torchfleet_cluster", "../x", "use letters, digits, '.', '-' and '_', at most 64"),
+        ("torchfleet_ports", "30000-2", "give first and last, from 1024 to 65535: -e torchfleet_ports=20000-20999"),
+        ("torchfleet_ports", 29000, "give first and last, from 1024 to 65535: -e torchfleet_ports=20000-20999"),
+        ("verify_floor_gbps", "fast", "give a number of at least 0: verify_floor_gbps: 1"),
+        ("verify_floor_gbps", "nan", "give a number of at least 0: verify_floor_gbps: 1"),
+    ],
+)
+def test_a_value_that_a_later_role_would_refuse_is_refused_at_once(name: str, value: object, told: str) -> None:
+    (line,) = mistakes(GROUPS, {name: value})
+    assert line.startswith(f"{name}: got {json.dumps(value)}; ") and line.endswith(told)
+
+
+def test_values_that_can_be() -> None:
+    given = {"firewall_open": "yes", "torchfleet_cluster": "prod", "torchfleet_ports": "20000-20999"}
+    assert mistakes(GROUPS, {**given, "verify_floor_gbps": "12.5"}) == []
+    assert mistakes(GROUPS, dict.fromkeys(given, "")) == []
+    assert [
+        value for value in (True, False, 1, "1", "on", "Off", "y") if mistakes(GROUPS, {"firewall_open": value})
+    ] == []
+
+
+@pytest.mark.parametrize(
     ("limit", "tags", "refused"),
     [
         ("", ["all"], False),
@@ -93,4 +119,8 @@ def test_all_mistakes_are_named_at_once_in_one_line() -> None:
     assert refused["failed"] is True
     lines = mistakes({}, {"mpis": "x", "accelerators": ["y"]})
     assert refused["msg"] == "; ".join(lines) and len(lines) == 3 and "\n" not in refused["msg"]
-    assert action.act({}, {"groups": GROUPS}) == {"changed": False}
+    hosts: dict[str, dict[str, object]] = {"n1": {}, "n2": {"torchfleet_gpus": 8}}
+    assert action.act({}, {"groups": GROUPS, "hostvars": hosts}) == {"changed": False}
+    hosts["n2"]["torchfleet_gpus"] = -1
+    told = action.act({}, {"groups": GROUPS, "hostvars": hosts})["msg"]
+    assert told == "torchfleet_gpus of n2: got -1; give a whole number of at least 0: torchfleet_gpus: 8"

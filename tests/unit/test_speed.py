@@ -61,6 +61,19 @@ def test_data_that_went_elsewhere_is_an_error() -> None:
     assert ids(run(nic_sent=None, rdma_sent=None)) == []  # a workload that tells nothing
 
 
+def test_nvlink_between_machines_needs_no_nic() -> None:
+    """As in a rack of GB200 NVL72, whose NICs and RDMA devices carry nothing of an all-reduce."""
+    over_nvlink = run(rdma_sent=0.0, transport=Transport(nvlink=True))
+    assert ids(over_nvlink) == [] and over_nvlink.carrier == "NVLink"
+
+
+def test_a_log_that_tells_nothing_is_no_proof_of_rdma() -> None:
+    """Its counters say that the NIC carried the data."""
+    (finding,) = speed.judge_speed([run(nic_sent=6.0, rdma_sent=0.0, transport=Transport())], NETWORK, None, {})
+    assert finding.id == "TF-VERIFY-TRANSPORT" and "a node sent 6 GB over its NIC and 0 GB by RDMA" in finding.seen
+    assert ids(run(transport=Transport())) == []  # the RDMA devices did
+
+
 @pytest.mark.parametrize(("busbw", "floor", "slow"), [(199.0, None, True), (201.0, None, False), (299.0, 300.0, True)])
 def test_a_floor(busbw: float, floor: float | None, slow: bool) -> None:
     assert ids(run(busbw=busbw), floor) == ["TF-VERIFY-FLOOR"] * slow

@@ -35,14 +35,18 @@ def parse_subnet(text: str) -> Network | None:
 
 def check_constraints(nodes: Sequence[NodeNet], constraints: Constraints) -> None:
     """Raise InputError for a constraint that no node's facts can meet."""
-    apart = sum(node.worker for node in nodes) > 1
     for node in nodes:
-        check_nic(node)
-        check_address(node)
-        if node.worker or not apart:
-            check_subnet(node, constraints.subnet)
-        if node.worker:
-            check_rails(node)
+        check_node(node, constraints, sum(node.worker for node in nodes))
+
+
+def check_node(node: NodeNet, constraints: Constraints, workers: int) -> None:
+    """Raise InputError for a constraint that a node's facts cannot meet. `workers`: how many the cluster has."""
+    check_nic(node)
+    check_address(node)
+    if node.worker or workers < 2:
+        check_subnet(node, constraints.subnet)
+    if node.worker:
+        check_rails(node)
 
 
 def check_subnet(node: NodeNet, subnet: Network | None) -> None:

@@ -25,7 +25,10 @@ KNOWN_MESSAGES = (
     (r"timed out|No route to host|Network is unreachable|Host is down", "TF-UNREACHABLE"),
     (r"Connection (closed|reset)|kex_exchange_identification|banner exchange", "TF-SSH-CLOSED"),
     (r"requires a minimum of Python|future feature annotations", "TF-PYTHON-OLD"),
-    (r"interpreter \S+ was not found|python\S*: (not found|No such file)|No python interpreters found", "TF-NO-PYTHON"),
+    (
+        r"interpreter \S+ was not found|python\S*: ((command )?not found|No such file)|No python interpreters found",
+        "TF-NO-PYTHON",
+    ),
     (r"No space left on device|No usable temporary directory", "TF-DISK-TMP"),
 )
 PREFIXES = r"^(Task failed: |Failed to connect to the host via ssh: |Data could not be sent.*?: )+"  # of Ansible

@@ -36,6 +36,13 @@ INVENTORY: Mapping[str, Rule] = {
         "RFC 1122, 3.2.1.3",
         "set ansible_host of {name} to its address in the nodes' network; ansible_connection: local may stay",
     ),
+    "TF-FABRIC-ASKED": Rule(
+        "error",
+        "the nodes do not have the network or the rails that are asked for",
+        "role fabric refuses it too, but then packages, keys and firewalls are changed already",
+        "docs/nics.md",
+        "correct fabric_subnet, fabric_nic, fabric_address or fabric_rdma, or leave them out",
+    ),
 }
 
 REACH: Mapping[str, Rule] = {

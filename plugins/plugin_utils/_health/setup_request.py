@@ -2,17 +2,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What setup.yml is asked for: an inventory with a head and workers, and parts that there are. Pure."""
+"""What setup.yml is asked for: an inventory with a head and workers, parts that there are, values that can be. Pure.
+
+The values are those of roles that come late: a mistake would be found when packages, keys and firewalls were changed.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from ansible.module_utils.parsing.convert_bool import BOOLEANS, boolean
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_flag
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.launcher_options import parse_ports
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import parse_cluster
+
+from .preflight_input import parse_least
 
 # The variable of setup.yml that lists each kind of part -> the parts that there are.
 PARTS: Mapping[str, Sequence[str]] = {
@@ -21,16 +31,32 @@ PARTS: Mapping[str, Sequence[str]] = {
     "mpis": MPIS,
     "backends": tuple(name for name, row in BACKENDS.items() if row.ours),
 }
+
+
+def parse_switch(name: str, value: object) -> bool:
+    """Return a boolean in any of the spellings that Ansible takes: what a role takes is not refused here."""
+    return boolean(value) if str(value).lower() in {str(one) for one in BOOLEANS} else parse_flag(name, value)
+
+
+# The variables of setup.yml that several roles take, and how each is checked.
+VALUES: Mapping[str, Callable[[str, object], object]] = {
+    "firewall_open": parse_switch,
+    "torchfleet_cluster": parse_cluster,
+    "torchfleet_ports": lambda name, value: parse_ports(value, name),
+    "verify_floor_gbps": parse_least,
+}
 # The tags of steps of setup.yml in which no node needs the others.
 STEPS_OF_ONE = {"prerequisites", "container", "accelerators", "libraries", "mpi", "pytorch", "torch_backends"}
 
 
 def mistakes(groups: Mapping[str, Sequence[str]], asked: Mapping[str, object]) -> list[str]:
-    """Return a line for each mistake: a head or workers are missing, or a list of parts is none or has unknown ones.
+    """Return a line for each mistake: a head or workers are missing, a list of parts is none or has unknown ones, or a
+    value cannot be.
 
-    `groups`: the hosts of each group of the inventory. `asked`: by the name of a list, what the user gave, unchecked.
+    `groups`: the hosts of each group of the inventory. `asked`: what the user gave, unchecked, by variable.
     """
     lines = [unknown_parts(name, asked[name]) for name in PARTS if asked.get(name) is not None]
+    lines += [wrong_value(name, asked[name]) for name in VALUES if asked.get(name) not in (None, "")]
     return [line for line in [missing_hosts(groups), *lines] if line]
 
 
@@ -63,3 +89,12 @@ def unknown_parts(name: str, given: object) -> str:
         return ""
     example = json.dumps({name: known[:1]})
     return str(InputError(name, given, f"give a list of {', '.join(known)}: -e '{example}'"))
+
+
+def wrong_value(name: str, given: object) -> str:
+    """Return what is wrong with a value; empty if nothing is."""
+    try:
+        VALUES[name](name, given)
+    except InputError as error:
+        return str(error)
+    return ""

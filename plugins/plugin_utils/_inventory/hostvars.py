@@ -45,6 +45,13 @@ def to_plain(value: Any) -> Any:
     return None if value is None else str(value)
 
 
+def asked_of_fabric(host: Any) -> dict[str, Any]:
+    """Return what the variables of a host ask of role fabric: of its NIC, its address and its rails."""
+    rdma = to_plain(host.get("fabric_rdma")) or []
+    texts = {key: str(to_plain(host.get(f"fabric_{key}")) or "") for key in ("nic", "address")}
+    return {**texts, "rdma": [str(item) for item in (rdma if isinstance(rdma, list) else [rdma])]}
+
+
 def vaulted_names(environment: object) -> frozenset[str]:
     """Return the names in an environment whose values come from a vault: `!vault`, or an encrypted file.
 

@@ -67,12 +67,12 @@ def parse_options(given: Mapping[str, object]) -> LauncherOptions:
     )
 
 
-def parse_ports(value: object) -> tuple[int, int] | None:
+def parse_ports(value: object, name: str = "ports") -> tuple[int, int] | None:
     """Return first and last of a range of ports, None for None."""
     if value is None:
         return None
     match = re.match(r"(\d{4,5})-(\d{4,5})\Z", str(value).strip())
     first, last = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
     if not 1024 <= first < last <= 65535:
-        raise InputError("ports", value, "give first and last, from 1024 to 65535: -e ports=20000-20999")
+        raise InputError(name, value, f"give first and last, from 1024 to 65535: -e {name}=20000-20999")
     return first, last

@@ -114,10 +114,16 @@ class Request(TypedDict):
     state: str
 
 
+def parse_cluster(name: str, value: object) -> str:
+    """Return the name of a cluster. It is part of the names of files, on nodes and on the controller."""
+    if not CLUSTER_NAME.match(str(value)):
+        raise InputError(name, value, "use letters, digits, '.', '-' and '_', at most 64")
+    return str(value)
+
+
 def check_request(given: Request, names: Sequence[str]) -> Request:
     """Return the arguments of ssh_mesh_plan. Raise InputError for the first invalid one."""
-    if not CLUSTER_NAME.match(given["cluster"]):
-        raise InputError("ssh_mesh_cluster", given["cluster"], "use letters, digits, '.', '-' and '_', at most 64")
+    parse_cluster("ssh_mesh_cluster", given["cluster"])
     if given["valid_days"] < 1:
         raise InputError("ssh_mesh_valid_days", given["valid_days"], "give a number of days, 1 or more")
     for source in given["extra_sources"]:
