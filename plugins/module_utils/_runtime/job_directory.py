@@ -369,14 +369,6 @@ def ranks_on(host: str, placement: Iterable[Place]) -> list[int]:
     return [place["rank"] for place in placement if place["host"] == host]
 
 
-def ranks_by_host(placement: Iterable[Place]) -> dict[str, list[int]]:
-    """Return the ranks of each node: ranks_on() looks at all of them for one."""
-    found: dict[str, list[int]] = {}
-    for place in placement:
-        found.setdefault(place["host"], []).append(place["rank"])
-    return found
-
-
 def with_ranks_and_head(order: dict[str, object]) -> dict[str, object]:
     """Return an order of version 0.4 with what later ones have: there the head was the node with `peers`."""
     host = order["host"]

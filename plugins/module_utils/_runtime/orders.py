@@ -11,7 +11,7 @@ What a node adds when it stages the job is a Staging.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Iterable, TypedDict
 
 if TYPE_CHECKING:
     from .restarts import Rule
@@ -134,3 +134,11 @@ class Staging(TypedDict):
 
     started: float
     private_tmp: str  # directory of the launcher, 0700
+
+
+def ranks_by_host(placement: Iterable[Place]) -> dict[str, list[int]]:
+    """Return the ranks of each node: job_directory.ranks_on() looks at all of them for one."""
+    found: dict[str, list[int]] = {}
+    for place in placement:
+        found.setdefault(place["host"], []).append(place["rank"])
+    return found

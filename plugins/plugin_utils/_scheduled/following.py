@@ -19,8 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import RANK_FILE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import ranks_by_host
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, ranks_by_host
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import End, NodeReport
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import own_ranks_report

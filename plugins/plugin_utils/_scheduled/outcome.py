@@ -18,12 +18,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import Evidence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, ranks_by_host
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import (
     looked_at_end,
     verdict_at_end,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, ranks_by_host
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     BlamedLauncher,
