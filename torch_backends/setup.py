@@ -1,8 +1,7 @@
 """Compiles backend shm, and mpi for each MPI that the environment names, for the torch that is there.
 
 So pip needs --no-build-isolation, a C++ compiler, and the headers of Python and of the MPIs. If the environment names
-nothing, it is shm alone. If it names an empty list of MPIs, nothing is compiled for them, and mpi4py does their work.
-Brings oneCCL if it asks for that.
+nothing, it is shm alone. Brings oneCCL if it asks for that.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.filter.backends_build import backends_build
 
 OPTIONS = {
-    **{"mpis": ["openmpi"], "compile": True, "wheel": "", "wheel_sha256": ""},
-    **{"mpi4py": "4.1.1", "torch": "2.13.0", "home": "/h"},
+    **{"mpis": ["openmpi"], "wheel": "", "wheel_sha256": ""},
+    **{"torch": "2.13.0", "home": "/h"},
 }
 WHEEL = {"wheel": "/w/torchfleet_backends-0.1.0-cp311-cp311-linux_x86_64.whl", "wheel_sha256": "ab" * 32}
 ONECCL, OPENMPI, ABI, SHM = (f"torchfleet_backends/{name}" for name in ("oneccl", "_openmpi.so", "_abi.so", "_shm.so"))
 BUILT_FOR = {"TORCHFLEET_BACKENDS_MPI": "/h/openmpi", "TORCHFLEET_BACKENDS_TORCH": "2.13.0"}
-NOT_COMPILED = {**BUILT_FOR, "TORCHFLEET_BACKENDS_MPI": ""}
+WITHOUT_MPI = {**BUILT_FOR, "TORCHFLEET_BACKENDS_MPI": ""}
 CCL = {"TORCHFLEET_BACKENDS_CCL": "yes"}
 WITH_SHM = {"TORCHFLEET_BACKENDS_SHM": "yes"}
 
@@ -25,24 +25,22 @@ def build(names: list[str], **changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("names", "changed", "packages", "environment", "parts"),
+    ("names", "changed", "environment", "parts"),
     [
-        (["mpi"], {}, [], BUILT_FOR, [OPENMPI]),
-        (["ccl"], {}, [], {**NOT_COMPILED, **CCL}, [ONECCL]),
-        (["mpi", "ccl"], {}, [], {**BUILT_FOR, **CCL}, [OPENMPI, ONECCL]),
-        (["shm"], {}, [], {**NOT_COMPILED, **WITH_SHM}, [SHM]),
-        (["mpi", "shm"], {}, [], {**BUILT_FOR, **WITH_SHM}, [OPENMPI, SHM]),
-        (["mpi"], {"compile": False}, ["mpi4py==4.1.1"], NOT_COMPILED, ["mpi4py"]),
-        (["ccl"], {"compile": False}, [], {**NOT_COMPILED, **CCL}, [ONECCL]),
-        (["mpi"], {"torch": ""}, [], {**BUILT_FOR, "TORCHFLEET_BACKENDS_TORCH": ""}, [OPENMPI]),
+        (["mpi"], {}, BUILT_FOR, [OPENMPI]),
+        (["ccl"], {}, {**WITHOUT_MPI, **CCL}, [ONECCL]),
+        (["mpi", "ccl"], {}, {**BUILT_FOR, **CCL}, [OPENMPI, ONECCL]),
+        (["shm"], {}, {**WITHOUT_MPI, **WITH_SHM}, [SHM]),
+        (["mpi", "shm"], {}, {**BUILT_FOR, **WITH_SHM}, [OPENMPI, SHM]),
+        (["mpi"], {"torch": ""}, {**BUILT_FOR, "TORCHFLEET_BACKENDS_TORCH": ""}, [OPENMPI]),
     ],
 )
 def test_what_is_installed(
-    names: list[str], changed: dict[str, Any], packages: list[str], environment: dict[str, str], parts: list[str]
+    names: list[str], changed: dict[str, Any], environment: dict[str, str], parts: list[str]
 ) -> None:
     found = build(names, **changed)
     assert found == {
-        **{"refusal": "", "is_built": bool({OPENMPI, SHM} & set(parts)), "packages": packages},
+        **{"refusal": "", "is_built": bool({OPENMPI, SHM} & set(parts)), "packages": []},
         **{"environment": environment, "parts": parts},
     }
 
@@ -60,9 +58,8 @@ def test_one_build_for_each_abi(mpis: list[str], homes: str, parts: list[str]) -
     assert (found["environment"]["TORCHFLEET_BACKENDS_MPI"], found["parts"]) == (homes, parts)
 
 
-@pytest.mark.parametrize("compiles", [True, False])
-def test_a_wheel_needs_no_compiler_and_is_known_by_its_checksum(compiles: bool) -> None:
-    found = build(["mpi"], mpis=["intelmpi"], compile=compiles, **WHEEL)
+def test_a_wheel_needs_no_compiler_and_is_known_by_its_checksum() -> None:
+    found = build(["mpi"], mpis=["intelmpi"], **WHEEL)
     assert (found["is_built"], found["packages"]) == (False, ["torchfleet-backends==0.1.0"])
     assert found["environment"] == {"TORCHFLEET_BACKENDS_WHEEL": "ab" * 32} and found["parts"] == [ABI]
 
@@ -78,7 +75,6 @@ def test_intel_mpi_alone_has_nothing_to_build_with() -> None:
     told = "torch_backends: Intel MPI comes without headers: install MPICH too, whose build serves both: "
     found = build(["mpi"], mpis=["openmpi", "intelmpi"])
     assert found["refusal"] == told + """-e '{"mpis": ["openmpi", "intelmpi", "mpich"]}'""" and not found["parts"]
-    assert build(["mpi"], mpis=["intelmpi"], compile=False)["refusal"] == ""
     assert build(["ccl"], mpis=["intelmpi"])["refusal"] == ""
 
 

@@ -158,25 +158,16 @@ def test_what_was_built_for_another_torch_is_not_loaded(
         package.check_torch()
 
 
-def test_without_mpi4py_there_is_nothing_that_would_do_instead(
-    package: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("started_by", "part"), [("PMIX_RANK", "_openmpi"), ("PMI_RANK", "_abi")])
+def test_an_mpi_that_nothing_was_compiled_for_is_refused(
+    package: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started_by: str, part: str
 ) -> None:
-    monkeypatch.setattr(package.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(package.BackendError, match=r"nothing is compiled for this launcher \(_abi\), .*mpi4py"):
-        package.module_in_python("_abi")
-
-
-@pytest.mark.parametrize(("rank", "lines"), [(0, 1), (1, 0)])
-def test_who_has_to_do_with_mpi4py_is_told_so_once(
-    package: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: int, lines: int
-) -> None:
-    slow = SimpleNamespace(world_rank=lambda: rank, rc=SimpleNamespace(finalize=None))  # mpi4py too
-    monkeypatch.setattr(package.importlib.util, "find_spec", lambda _name: object())
-    monkeypatch.setattr(package.importlib, "import_module", lambda _name: slow)
-    monkeypatch.setattr(package, "load_library", lambda _name, _environment: None)
-    assert package.module_in_python("_openmpi") is slow
-    assert slow.rc.finalize is False
-    assert capsys.readouterr().err.count("nothing is compiled for this launcher (_openmpi): ") == lines
+    monkeypatch.setattr(package, "__file__", str(tmp_path / "__init__.py"))
+    for variable in package.LAUNCHERS:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(started_by, "0")
+    with pytest.raises(package.BackendError, match=rf"not compiled for this launcher's MPI \({part}\.so\): ansible-p"):
+        package.module()
 
 
 def new_process_group() -> bool:

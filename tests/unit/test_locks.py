@@ -22,7 +22,6 @@ INSTALLED = {
     "mpich": [f"mpich=={VERSIONS['mpich']['version']}"],
     "intelmpi": [f"impi-rt=={VERSIONS['intelmpi']['version']}"],
     "ucx": [f"{VERSIONS['ucx']['wheel']}=={VERSIONS['ucx']['version']}"],
-    "torch_backends": [f"mpi4py=={VERSIONS['mpi4py']['version']}"],
 }
 HASH = "--hash=sha256:" + "a" * 64
 

@@ -71,21 +71,6 @@ def mishaps(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     return play
 
 
-# What is true of the backends in Python too: of ccl, and of mpi where nothing is compiled.
-IN_PYTHON_TOO = [
-    "data_parallel_training_ends_if_one_rank_stops",
-    "groups_in_another_order_on_each_rank",
-    "a_collective_in_the_callback_of_another",
-]
-
-
-def mishaps_in_python(run: Run, launcher: str, backend: str, place: Path, **environment: str) -> list[dict[str, str]]:
-    """Return what came of these checks on both ranks. They end well, though a thread of rank 0 waits for ever."""
-    done = run(launcher, 2, MISHAPS, place, backend, *IN_PYTHON_TOO, **environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((place / f"{rank}.json").read_text()) for rank in range(2)]
-
-
 def wrong(told: list[dict[str, str]], check: str) -> str:
     """Return what each rank found wrong in a check, an empty text if all is well."""
     found = {rank: told_here.get(check, "never done") for rank, told_here in enumerate(told)}

@@ -78,18 +78,6 @@ def torch_minor() -> str:
     return ".".join(torch_version().split(".")[:2])
 
 
-def install_uncompiled(place: Path) -> Path:
-    """Have the package without a compiler in a directory of its own; return that in which Python finds it."""
-    if not OTHER:
-        setup(["torch_backends"], torch_backends_path=str(place), torch_backends_compile=False)
-        (found,) = place.glob("lib/python3*/site-packages")
-        return found
-    pip = ["env", "TORCHFLEET_BACKENDS_MPI=", PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place]
-    called(*pip, "--requirement", REPO / "locks" / "torch_backends.txt")
-    called(*pip, "--no-build-isolation", PACKAGE)
-    return place
-
-
 def setup(tags: list[str], **given: object) -> None:
     """Run these parts of setup.yml on this machine."""
     words = {"mpis": MPIS, "backends": ["mpi"], "torch_backends_mpis": BUILT_FOR, **given}

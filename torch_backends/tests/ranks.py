@@ -65,8 +65,8 @@ def by_shared_memory() -> bool:
 
 
 def by_gloo() -> bool:
-    """Say whether gloo does what a library has not, or not for Python."""
-    return dist.get_backend() != "mpi" or os.environ.get("TORCHFLEET_MPI_TIER") == "python"
+    """Say whether gloo does what shared memory or oneCCL does not."""
+    return dist.get_backend() != "mpi"
 
 
 def is_offered(name: str, dtype: torch.dtype) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torch_backends.tests import package
-from torch_backends.tests.conftest import CHECKS, IN_PYTHON_TOO, MISHAP_CHECKS, Came, Run, mishaps_in_python, wrong
+from torch_backends.tests.conftest import CHECKS, MISHAP_CHECKS, Came, Run, wrong
 from torch_backends.tests.package import HOME, MPIS, PYTHON
 
 MPI_ALONE = {"TORCHFLEET_MPI_SHARED": "0"}  # as between nodes
@@ -122,22 +122,15 @@ def test_a_group_that_is_never_destroyed(run: Run) -> None:
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["end 0", "end 1"]), done.stderr
 
 
-IN_PYTHON = {"TORCHFLEET_MPI_TIER": "python", "MASTER_ADDR": "127.0.0.1"}
-
-
-@pytest.mark.parametrize("environment", [{}, IN_PYTHON], ids=["compiled", "mpi4py"])
 @pytest.mark.parametrize("mpi", MPIS)
-def test_a_rank_that_fails_ends_all(
-    run: Run, mpi: str, environment: dict[str, str], uncompiled: dict[str, str]
-) -> None:
+def test_a_rank_that_fails_ends_all(run: Run, mpi: str) -> None:
     """The others wait for it in an operation, and MPI_Finalize would have it wait for them."""
     code = (
         "import torch\ndist.all_reduce(torch.ones(3))\n"
         "if rank == 1:\n    work = dist.barrier(async_op=True)\n    raise ValueError('a mistake of the user')\n"
         "for _time in range(2):\n    dist.barrier()\n"
     )
-    given = {**environment, **(uncompiled if environment else {})}
-    done = run(mpi, 3, "-c", ALONE + code, **given)
+    done = run(mpi, 3, "-c", ALONE + code)
     assert done.returncode != 0 and "a mistake of the user" in done.stderr, done.stdout + done.stderr
 
 
@@ -177,37 +170,6 @@ def test_an_mpi_that_the_launcher_does_not_know_is_told_of(run: Run) -> None:
 def test_a_wrong_library_is_named(run: Run, tmp_path: Path) -> None:
     done = run("openmpi", 1, "-c", ALONE, TORCHFLEET_MPI_LIBRARY=str(tmp_path / "libmpi.so.40"))
     assert f"{tmp_path}/libmpi.so.40" in done.stderr and "TORCHFLEET_MPI_LIBRARY" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def uncompiled(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Have it installed without a compiler, beside the other; return the environment in which that is found."""
-    found = package.install_uncompiled(tmp_path_factory.mktemp("uncompiled") / "backends")
-    return {"PYTHONPATH": str(found)}
-
-
-@pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize(("mpi", "ranks"), [("openmpi", 3), ("mpich", 2), ("intelmpi", 2)])
-def test_all_is_well_without_a_compiler_too(
-    came: Came, uncompiled: dict[str, str], mpi: str, ranks: int, check: str
-) -> None:
-    environment = {**uncompiled, "MASTER_ADDR": "127.0.0.1", "TORCHFLEET_MPI_TIER": "python"}
-    assert wrong(came(mpi, ranks, "mpi", tuple(environment.items())), check) == ""
-
-
-def test_nothing_hangs_without_a_compiler_either(run: Run, uncompiled: dict[str, str], tmp_path: Path) -> None:
-    told = mishaps_in_python(run, "mpich", "mpi", tmp_path, **{**IN_PYTHON, **uncompiled})
-    assert told == [dict.fromkeys(IN_PYTHON_TOO, "")] * 2
-
-
-def test_an_mpi_for_one_thread_is_refused(run: Run, uncompiled: dict[str, str]) -> None:
-    done = run("mpich", 1, "-c", ALONE, MPI4PY_RC_THREAD_LEVEL="single", **uncompiled)
-    assert "BackendError: backend mpi: this MPI gives no MPI_THREAD_MULTIPLE" in done.stderr, done.stderr
-
-
-def test_it_says_that_nothing_is_compiled(run: Run, uncompiled: dict[str, str]) -> None:
-    done = run("mpich", 2, "-c", ALONE + "print(dist.get_world_size())", **uncompiled)
-    assert done.stderr.count("nothing is compiled for this launcher (_abi): using mpi4py, which is slower") == 1
 
 
 def test_groups_that_are_destroyed_give_back_what_they_had(run: Run) -> None:

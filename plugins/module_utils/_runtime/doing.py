@@ -41,8 +41,8 @@ PEERS = rules(
     (r"torch/distributed/(fsdp|tensor|checkpoint|pipelining|elastic)/", "", "torch.distributed, {}"),
     (r"mpi4py/", "", "MPI, {}"),
 )
-# In a thread of a backend of ours, whose library polls while it waits: such CPU is no work.
-POLLS = rules((r"torchfleet_backends/_(oneccl|mpi4py)\.py$", r"(all_|reduce|broadcast)", "a collective"))
+# In a thread of backend ccl, whose library polls while it waits: such CPU is no work.
+POLLS = rules((r"torchfleet_backends/_oneccl\.py$", r"(all_|reduce|broadcast)", "a collective"))
 FROM_PROCESSES = rules(
     (r"torch/utils/data/", "", "its data loader"),
     (r"multiprocessing/(queues|connection|pool|popen_\w+)\.py$", "", "another process"),

@@ -12,12 +12,11 @@ from typing import Iterator
 
 from .launchers import LAUNCHERS, MPIS
 
-# The MPIs that each part of backend mpi is for: what is compiled for an ABI, and mpi4py for whatever has none.
+# The MPIs that each part of backend mpi is for, which is compiled for an ABI.
 MPI_PARTS = {
     f"torchfleet_backends/{part}": tuple(name for name in MPIS if LAUNCHERS[name].part == part)
     for part in dict.fromkeys(LAUNCHERS[name].part for name in MPIS)
 }
-MPI_PARTS["mpi4py"] = MPIS
 LINK = "torchfleet-linked.pth"  # names the packages of another environment (environment_files.py)
 LINK_BYTES = 64 << 10
 SHM_PART = "torchfleet_backends/_shm.so"  # what backend shm is compiled to
@@ -56,7 +55,6 @@ def own_backends(python: str) -> str:
     packages = site_packages(backends_python)
     version = wheel_version(packages, "torchfleet_backends")
     found = [part for part in MPI_PARTS if glob.glob(os.path.join(packages, part))]
-    found += ["mpi4py"] if glob.glob(os.path.join(site_packages(python), "mpi4py")) else []  # the user's own will do
     mpis = [name for part in found for name in MPI_PARTS[part]]
     mpi = ["mpi", *(f"mpi:{name}" for name in dict.fromkeys(mpis))] if mpis else []
     shm = ["shm"] if glob.glob(os.path.join(packages, SHM_PART)) else []

@@ -186,7 +186,7 @@ MACHINE: Mapping[str, Rule] = {
         "backend mpi is compiled on one machine of each kind, for the MPIs and the PyTorch installed there",
         "roles/torch_backends",
         "on {name}, as root: {install_compiler}; or let Ansible ask for the password: -K; "
-        "or: -e torch_backends_compile=false, which compiles nothing, and is slower",
+        "or take what was built elsewhere: -e torch_backends_wheel=FILE",
     ),
     "TF-NO-SUDO": Rule(
         "error",

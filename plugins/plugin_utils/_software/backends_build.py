@@ -16,7 +16,6 @@ from typing import TypedDict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import MPI_PARTS, SHM_PART
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
-MPI4PY = "mpi4py"
 WITHOUT_HEADERS, HAS_HEADERS = "intelmpi", "mpich"  # of one ABI: what is built for one runs under both
 WHEEL, WHEEL_FORM = re.compile(r"torchfleet_backends-[^-]+-"), "torchfleet_backends-VERSION-...whl"
 
@@ -27,7 +26,7 @@ class Build:
 
     refusal: str = ""  # why it cannot be installed; the rest is empty then
     is_built: bool = False  # compiled here, which takes a compiler
-    packages: list[str] = field(default_factory=list)  # pip requirements besides torchfleet_backends' source
+    packages: list[str] = field(default_factory=list)  # pip requirements: the version of the wheel, if there is one
     environment: dict[str, str] = field(default_factory=dict)  # while building: if it changes, all is built again
     parts: list[str] = field(default_factory=list)  # paths in site-packages, as torch_backends/setup.py names them
 
@@ -36,10 +35,8 @@ class Options(TypedDict):
     """Options of role torch_backends that matter, the checksum of the wheel, versions, and where the MPIs are."""
 
     mpis: list[str]
-    compile: bool
     wheel: str
     wheel_sha256: str  # empty: there is no wheel
-    mpi4py: str
     torch: str
     home: str
 
@@ -51,12 +48,11 @@ def build_of(names: Sequence[str], options: Options) -> Build:
         return Build(refusal)
     wheel = str(options["wheel"])
     has_mpi, has_shm, has_ccl = (name in names for name in ("mpi", "shm", "ccl"))
-    is_compiled = has_mpi and bool(options["compile"] or wheel)
-    parts = parts_for(options["mpis"]) if is_compiled else [MPI4PY] if has_mpi else []
+    parts = parts_for(options["mpis"]) if has_mpi else []
     return Build(
-        is_built=(is_compiled or has_shm) and not wheel,
-        packages=packages_of(wheel, options["mpi4py"] if has_mpi and not is_compiled else ""),
-        environment=environment_of(options, names, is_compiled),
+        is_built=(has_mpi or has_shm) and not wheel,
+        packages=[f"torchfleet-backends=={PurePath(wheel).name.split('-')[1]}"] if wheel else [],
+        environment=environment_of(options, names),
         parts=[*parts, *[SHM_PART] * has_shm, *(["torchfleet_backends/oneccl"] if has_ccl else [])],
     )
 
@@ -68,29 +64,20 @@ def refusal_of(names: Sequence[str], options: Options) -> str:
         if options["wheel_sha256"] and WHEEL.match(PurePath(wheel).name):
             return ""
         return str(InputError("torch_backends_wheel", wheel, f"give a file {WHEEL_FORM} on the controller"))
-    if "shm" in names and not options["compile"]:
-        return "torch_backends: shm has to be compiled: -e torch_backends_compile=true, or -e torch_backends_wheel=FILE"
-    if "mpi" in names and options["compile"] and WITHOUT_HEADERS in mpis and HAS_HEADERS not in mpis:
+    if "mpi" in names and WITHOUT_HEADERS in mpis and HAS_HEADERS not in mpis:
         wanted = json.dumps({"mpis": [*mpis, HAS_HEADERS]})
         why = "Intel MPI comes without headers: install MPICH too, whose build serves both"
         return f"torch_backends: {why}: -e '{wanted}'"
     return ""
 
 
-def packages_of(wheel: str, mpi4py: str) -> list[str]:
-    """Return the pip requirements: the wheel's own version, or mpi4py in this version, or neither."""
-    if wheel:
-        return [f"torchfleet-backends=={PurePath(wheel).name.split('-')[1]}"]
-    return [f"{MPI4PY}=={mpi4py}"] if mpi4py else []
-
-
-def environment_of(options: Options, names: Sequence[str], is_compiled: bool) -> dict[str, str]:
+def environment_of(options: Options, names: Sequence[str]) -> dict[str, str]:
     """Return the variables that torch_backends/setup.py reads, or the checksum of the wheel that it came in."""
     if options["wheel"]:
         return {"TORCHFLEET_BACKENDS_WHEEL": str(options["wheel_sha256"])}
     homes = [f"{options['home']}/{name}" for name in options["mpis"] if name != WITHOUT_HEADERS]
     return {
-        "TORCHFLEET_BACKENDS_MPI": ":".join(homes) if is_compiled else "",
+        "TORCHFLEET_BACKENDS_MPI": ":".join(homes) if "mpi" in names else "",
         "TORCHFLEET_BACKENDS_TORCH": str(options["torch"]),
         **{f"TORCHFLEET_BACKENDS_{name.upper()}": "yes" for name in ("shm", "ccl") if name in names},
     }
@@ -98,5 +85,5 @@ def environment_of(options: Options, names: Sequence[str], is_compiled: bool) ->
 
 def parts_for(mpis: Sequence[str]) -> list[str]:
     """Return what is compiled for these MPIs, once for each ABI."""
-    found = [part for name in mpis for part, users in MPI_PARTS.items() if name in users and part != MPI4PY]
+    found = [part for name in mpis for part, users in MPI_PARTS.items() if name in users]
     return list(dict.fromkeys(found))

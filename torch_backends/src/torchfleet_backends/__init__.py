@@ -10,7 +10,6 @@ import ctypes
 import datetime
 import functools
 import importlib
-import importlib.util
 import os
 import re
 import socket
@@ -28,8 +27,7 @@ LAUNCHERS = {
     "PMIX_RANK": ("_openmpi", "libmpi.so.40"),
     "PMI_RANK": ("_abi", "libmpi_abi.so.1"),  # MPICH 5, Intel MPI 2021.18: the standard ABI of MPI 5
 }
-MPI4PY = {"_openmpi": ("openmpi", "libmpi.so.40"), "_abi": ("mpich", "libmpi.so.12")}
-TIER_VARIABLE = "TORCHFLEET_MPI_TIER"  # "python": mpi4py, though there is a compiled module
+HOW_TO_COMPILE = 'ansible-playbook setup.yml -e \'{"backends": ["mpi"], "mpis": ["openmpi", "mpich"]}\''
 LIBRARY_VARIABLE = "TORCHFLEET_MPI_LIBRARY"  # the path of the library, where the loader would not find it
 
 
@@ -89,31 +87,13 @@ def load_library(name: str, environ: Mapping[str, str]) -> None:
 
 @functools.cache
 def module() -> ModuleType:
-    """Return the compiled module that fits the launcher, its MPI loaded; else the one over mpi4py. BackendError."""
+    """Return the compiled module that fits the launcher, its MPI loaded. BackendError."""
     build, library = kind_of(os.environ)
-    compiled = Path(__file__).with_name(f"{build}.so").exists() and os.environ.get(TIER_VARIABLE) != "python"
-    if not compiled:
-        return module_in_python(build)
+    if not Path(__file__).with_name(f"{build}.so").exists():
+        raise BackendError(f"backend mpi: it was not compiled for this launcher's MPI ({build}.so): {HOW_TO_COMPILE}")
     check_torch()
     load_library(library, os.environ)
     return importlib.import_module(f"{__name__}.{build}")
-
-
-def module_in_python(build: str) -> ModuleType:
-    """Return the module over mpi4py, its MPI loaded, and say so. BackendError if there is no mpi4py."""
-    abi, library = MPI4PY[build]
-    if importlib.util.find_spec("mpi4py") is None:
-        told = f"nothing is compiled for this launcher ({build}), and the slower substitute mpi4py is not installed"
-        raise BackendError(f'backend mpi: {told}: ansible-playbook setup.yml -e \'{{"backends": ["mpi"]}}\'')
-    load_library(library, os.environ)
-    os.environ["MPI4PY_MPIABI"] = abi
-    importlib.import_module("mpi4py").rc.finalize = False  # finish() of the module does
-    found = importlib.import_module(f"{__name__}._mpi4py")
-    if found.world_rank() == 0:
-        sys.stderr.write(
-            f"backend mpi: nothing is compiled for this launcher ({build}): using mpi4py, which is slower\n"
-        )
-    return found
 
 
 def check_torch(backend: str = "mpi") -> None:

@@ -8,7 +8,6 @@ import functools
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,7 +126,6 @@ class Worker:
         self.broken = ""  # why a collective failed; all later ones fail too
         self.lock = threading.Lock()
         self.threads: list[threading.Thread] = []
-        WORKERS.add(self)
         self.start(self.serve)
 
     def start(self, function: Callable[[], None]) -> None:
@@ -193,15 +191,3 @@ class Worker:
     def is_at_work(self) -> bool:
         """Say whether a thread has not ended: that of a collective that waits for ever does not."""
         return any(thread.is_alive() for thread in self.threads)
-
-
-# Of all groups; of one that is gone too, as long as a thread of it is at work.
-WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
-
-
-def close_all() -> bool:
-    """Close all groups at the end of the process; say whether all their collectives have ended."""
-    workers = list(WORKERS)
-    for worker in workers:
-        worker.close()
-    return not any(worker.is_at_work() for worker in workers)

@@ -1,4 +1,4 @@
-"""A process group in Python, for libraries with few, blocking calls: oneCCL, and MPI over mpi4py.
+"""A process group in Python, for a library with few, blocking calls: oneCCL.
 
 The large collectives use the library, in a thread of the group; gloo does messages, gather, scatter and barriers.
 """
