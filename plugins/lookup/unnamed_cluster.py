@@ -10,8 +10,8 @@ DOCUMENTATION = r"""
 name: unnamed_cluster
 short_description: The name of a cluster without C(torchfleet_cluster)
 description:
-  - Returns the name of the cluster that was set up from the inventory's directory, or from one that is gone and with
-    the same nodes. Else a name that is made of the directory's path.
+  - Returns the name of the cluster that was set up from the inventory's directory and has a node in common with it, or
+    from a directory that is gone and with the same nodes. Else a name that is made of the directory's path.
   - Reads the directories of clusters in C(~/.torchfleet/ca) on the controller. Changes nothing.
 version_added: 0.6.0
 author:

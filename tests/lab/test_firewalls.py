@@ -44,12 +44,16 @@ IPTABLES = (
 
 @dataclass(frozen=True)
 class Kind:
-    """A firewall: how it is closed, what shows its rules, what a run without the option says."""
+    """A firewall: how it is closed, what shows its rules, what a run without the option says.
+
+    `again`: has it read what it keeps, as at the next boot; empty where nothing is kept by itself.
+    """
 
     close: str
     rules: str
     told: tuple[str, ...]
     files: tuple[tuple[str, str], ...] = ()
+    again: str = ""
 
 
 STATELESS = "nft -s list ruleset"
@@ -69,12 +73,16 @@ KINDS = {
     ),
     "iptables-reject": Kind(IPTABLES, "iptables -S; ip6tables -S", (REJECTED, "none that can be seen without root")),
     "ufw": Kind(
-        "ufw allow 22/tcp && ufw --force enable", "ufw status verbose; cat /etc/ufw/user*.rules", (DROPPED, "ufw, ")
+        "ufw allow 22/tcp && ufw --force enable",
+        "ufw status verbose; cat /etc/ufw/user*.rules",
+        (DROPPED, "ufw, "),
+        again="ufw reload",
     ),
     "firewalld": Kind(
         "systemctl start firewalld && firewall-cmd --state",
         "firewall-cmd --list-all-zones; firewall-cmd --permanent --list-all-zones",
         (REJECTED, "firewalld, "),
+        again="firewall-cmd --reload",
     ),
 }
 RESET = """
@@ -173,6 +181,8 @@ def test_a_closed_firewall_is_named_opened_and_closed_again(bed: Bed, name: str)
     whole = () if name == "nftables-drop" else ("--tags", "preflight,firewall,ssh_mesh,fabric")
     said = bed.play("-e", "firewall_open=true", *whole)
     assert said.startswith("status 0: "), said
+    assert bed.connect("n1", "n2") == bed.connect("n2", "n1") == errno.ECONNREFUSED
+    bed.do(kind.again or "true")
     assert bed.connect("n1", "n2") == bed.connect("n2", "n1") == errno.ECONNREFUSED
     assert bed.connect("n3", "n2") == blocked[1]
     assert changed(bed.role(firewall_open=True)) == []

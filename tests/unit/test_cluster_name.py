@@ -71,7 +71,22 @@ def test_an_inventory_that_moved_is_known_by_its_nodes(controller: Controller, n
     assert (controller.name(new, {"n1": NODES["n1"]}) == name) is noted  # else those of n2 would be shut out
     assert controller.name(new, ansible_host=None, ansible_connection="local") == name
     controller.set_up(name, new)  # from now on it is this inventory's, whatever becomes of the nodes
-    assert controller.name(new, {"n9": "192.0.2.9"}) == name
+    assert controller.name(new, {"n2": "192.0.2.9", "n9": "192.0.2.8"}) == name
+    assert controller.name(new, {"n9": NODES["n1"]}) == name
+
+
+def test_two_inventories_in_one_directory_with_nodes_of_their_own_are_two_clusters(controller: Controller) -> None:
+    """As prod.yml and test.yml. One name for both had each setup shut out the nodes of the other."""
+    place, others = controller.inventory("a"), {"t1": "192.0.2.11", "t2": ""}
+    prod = controller.name(place)
+    controller.set_up(prod, place)
+    test = controller.name(place, others)
+    assert test != prod and controller.name(place) == prod
+    controller.set_up(test, place, others)
+    assert (controller.name(place), controller.name(place, others)) == (prod, test)
+    assert controller.name(place, {"t2": "192.0.2.99"}) == test
+    own = str(controller.authorities / prod)
+    assert controller.name(place, {"t9": "192.0.2.99"}, ssh_mesh_directory=own) == prod
 
 
 @pytest.mark.parametrize(

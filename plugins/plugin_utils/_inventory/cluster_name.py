@@ -44,6 +44,11 @@ class Known(NamedTuple):
         is_gone = self.inventory is None or (self.inventory != "" and not os.path.isdir(self.inventory))
         return is_gone and bool(OF_A_PATH.match(self.name))
 
+    def shares(self, nodes: Mapping[str, str]) -> bool:
+        """Whether one of these nodes has the name or the address of one of its own. One without nodes shares all."""
+        own = {*self.nodes, *self.nodes.values()} - {""}
+        return not self.nodes or bool(own & {*nodes, *nodes.values()})
+
     def has(self, nodes: Mapping[str, str]) -> bool:
         """Whether these are its nodes: one set is within the other. An empty address is not known.
 
@@ -72,7 +77,7 @@ def unnamed(
     own = text_of(head, "ssh_mesh_directory")
     places = [Path(own)] if own else sorted(Path(AUTHORITIES).expanduser().glob("*"))
     names = dict.fromkeys(name for group in ("head", "workers") for name in groups.get(group, ()))
-    return found_name(directory, {name: address_of(name, hostvars[name]) for name in names}, places)
+    return found_name(directory, {name: address_of(name, hostvars[name]) for name in names}, places, bool(own))
 
 
 def text_of(variables: Mapping[str, object], name: str) -> str:
@@ -89,13 +94,16 @@ def address_of(name: str, variables: Mapping[str, object]) -> str:
     return given or ("" if text_of(variables, "ansible_connection") == "local" else name)
 
 
-def found_name(directory: str, nodes: Mapping[str, str], places: Sequence[Path]) -> str:
-    """Return the name of the cluster whose inventory is in a directory. `places`: where clusters may be known."""
+def found_name(directory: str, nodes: Mapping[str, str], places: Sequence[Path], own: bool = False) -> str:
+    """Return the name of the cluster whose inventory is in a directory.
+
+    `places`: where clusters may be known; `own`: the only one is the cluster's own, whatever its nodes are.
+    """
     of_path = name_of_path(directory)
     first = [place for place in places if place.name == of_path]
     known = [*clusters_in(first), *clusters_in([place for place in places if place not in first])]
     for cluster in known:
-        if cluster.inventory == directory:
+        if cluster.inventory == directory and (own or cluster.shares(nodes)):  # else it is that of another file there
             return cluster.name
     free = [cluster for cluster in known if cluster.is_free]
     if any(cluster.name == of_path for cluster in free):
