@@ -341,6 +341,15 @@ def test_a_job_that_stays_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyP
     assert pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
 
 
+@pytest.mark.parametrize(
+    ("state", "over"),
+    [("RUNNING", False), ("PENDING", False), ("COMPLETING", False), ("TIMEOUT", True), ("BOOT_FAIL", True)],
+)
+def test_a_job_whose_nodes_did_not_boot_is_over(state: str, over: bool) -> None:
+    row = slurm.row_of(f"17|{state}|None|torchfleet-demo-0123456789ab|torchfleet me@here")
+    assert row and row.is_over == over
+
+
 def test_squeue_is_asked_for_own_jobs_only() -> None:
     """Names are seen by all users of a cluster: a job of theirs with our name would be taken for ours."""
     head = Recorded()
