@@ -60,7 +60,7 @@ help:
 	@echo 'make bench-look   measure a look at a hung job of 64 ranks on four lab nodes'
 	@echo 'make bench-engines    measure what a container engine adds to a job of two lab nodes'
 	@echo 'make bench-backends   measure backend mpi against gloo and the MPI alone'
-	@echo 'make programs     programs of every kind over backends shm and mpi, compared with gloo (some fifteen minutes)'
+	@echo 'make programs     programs of every kind over backends shm and mpi, compared with gloo (some twenty minutes)'
 	@echo 'make stress-backends  ten million random operations with ranks that disagree, are late or die (some two hours)'
 	@echo 'make sanitize-backends  shared memory and ring of backends mpi and shm under sanitizers (ten minutes)'
 	@echo 'make torch-backends TORCH=2.15.0  the tests of torch_backends with another PyTorch (half an hour, 6 GB)'

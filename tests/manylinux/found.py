@@ -12,7 +12,7 @@ from tests.driver import REPO
 
 HERE = Path(__file__).parent
 WHEELS = REPO / "wheels"
-PROGRAM = HERE / "program.py"
+PROGRAM, FORKED = HERE / "program.py", HERE / "forked.py"
 
 
 class Wheel(NamedTuple):
@@ -48,17 +48,31 @@ def image_with(python: str) -> str:
     """Return an image of Debian with this Python, made unless it is there."""
     if python == "3.11":
         return image.bootstrap("bookworm", "")
-    newer = image.bootstrap("trixie", "")
     if python == "3.13":
-        return newer
-    tag = f"localhost/torchfleet-wheels-python:{image.digest(newer, (HERE / 'Containerfile').read_text())}"
+        return image.bootstrap("trixie", "")
+    return made("Containerfile", "python")
+
+
+def image_with_qemu() -> str:
+    """Return an image of Debian with QEMU, and Pythons for aarch64."""
+    return made("Containerfile.aarch64", "qemu")
+
+
+def made(file: str, name: str) -> str:
+    """Return the image that a file describes, made unless it is there."""
+    newer = image.bootstrap("trixie", "")
+    tag = f"localhost/torchfleet-wheels-{name}:{image.digest(newer, (HERE / file).read_text())}"
     if not image.exists(tag):
-        given = ["--build-arg", f"NEWER={newer}", *limits()]
+        given = ["--build-arg", f"NEWER={newer}", *limits(), "--file", str(HERE / file)]
         podman("build", "--quiet", "--network", "host", "--tag", tag, *given, str(HERE))
     return tag
 
 
 def run(tag: str, seen: list[Path], *argv: str) -> str:
-    """Return what a command prints in a new container without a network, which sees some files of this machine."""
+    """Return what a command prints in a new container without a network, which sees some files of this machine.
+
+    Both outputs, with what PyTorch's C++ logs.
+    """
     mounts = [word for path in seen for word in ("--volume", f"{path}:{path}:ro")]
-    return podman("run", "--rm", "--network", "none", *limits(), *mounts, tag, *argv)
+    options = ["--rm", "--network", "none", "--env", "TORCH_CPP_LOG_LEVEL=INFO", *limits(), *mounts]
+    return podman("run", *options, tag, "sh", "-c", 'exec "$@" 2>&1', "sh", *argv)

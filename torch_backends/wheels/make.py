@@ -38,6 +38,7 @@ CROSS = {"g++": ["aarch64-linux-gnu-g++"], "clang++-16": ["clang++-16", "--targe
 MPIS = ("openmpi", "mpich")  # one of each ABI; Intel MPI has that of MPICH
 BROUGHT = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so", "libmpi.so.40", "libmpi_abi.so.1")
 PIP = ("-I", "-m", "pip", "--quiet", "--disable-pip-version-check")
+UNCONSTRAINED = {"PIP_CONSTRAINT": os.devnull}  # what this machine's pip may install is not what others have
 # What is taken out of the wheels of others, and where it lies then.
 OF_TORCH = (
     r"(torch/__init__\.py|torch/include/.*|torch/lib/lib(?:c10|torch|torch_cpu|torch_python)\.so|[^/]+-info/METADATA)"
@@ -112,7 +113,8 @@ def unpacked(place: Path, own: Path, wanted: str, *words: str) -> Path:
     if not done.exists():
         call("rm", "-rf", place)
         fetched = place / "fetched"
-        call(own, *PIP, "download", "--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", fetched, *words)
+        options = ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "--dest", fetched]
+        call(own, *PIP, "download", *options, *words, **UNCONSTRAINED)
         (wheel,) = fetched.glob("*.whl")
         with zipfile.ZipFile(wheel) as pack:
             for name in pack.namelist():
