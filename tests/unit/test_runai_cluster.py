@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import runai_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl, KubeError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import (
@@ -95,6 +96,38 @@ def test_what_keeps_a_job_from_being_submitted_is_told_in_one_line(
         refuse_unfollowed(pods)
     assert "\n" not in str(error.value)
     assert not with_runai(replace(pods, manifest="job.json")).submits
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("exec sleep 600", "runai training pytorch submit did not end in 1 s"),
+        ("exec yes", "runai training pytorch submit printed more than 1 MiB, and was ended"),
+        ("", "runai on your PATH cannot be started: Exec format error"),
+    ],
+)
+def test_a_program_that_does_not_say_its_version_is_not_taken_for_an_old_one(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, does: str, why: str
+) -> None:
+    monkeypatch.setattr(runai_cluster, "HELP_SECONDS", 1.0 if "sleep" in does else 60.0)
+    programs.put("runai", does)
+    if not does:
+        (programs.place / "runai").write_bytes(b"\x7fELF of another machine")
+    assert with_runai(pods_of(**HERE)).kind_reason == f"nothing is submitted, for {why}"
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("echo 'Invalid project mlo' >&2; echo 'Usage: runai training' >&2", "Invalid project mlo"),
+        ("echo >&2; echo not logged in", "not logged in"),
+        ("echo", "it failed"),
+    ],
+)
+def test_a_refusal_carries_the_first_line_that_says_something(programs: Programs, says: str, why: str) -> None:
+    programs.put("runai", f"{says}; exit 1")
+    with pytest.raises(KubeError, match=rf"runai training pytorch list: {why}\Z"):
+        runai_cluster.RunaiProgram("mlo").run("runai", "training", "pytorch", "list")
 
 
 def test_what_is_submitted_is_the_line_that_check_prints(programs: Programs, tmp_path: Path) -> None:
