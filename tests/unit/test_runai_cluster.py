@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action.pods_clean import refuse_other_projects
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
@@ -197,7 +198,28 @@ def test_a_workload_that_is_gone_is_no_error(programs: Programs, tmp_path: Path)
 @pytest.mark.parametrize(("project", "found"), [("mlo", {"one": "mlo"}), ("--all", {}), ("a b", {}), ("", {})])
 def test_clean_finds_the_project(programs: Programs, project: str, found: dict[str, str]) -> None:
     """It becomes a word of a command, and whoever may create a ConfigMap there chooses it."""
-    row = config("one", "runai")
-    row["metadata"]["annotations"]["torchfleet.dev/runai-project"] = project
-    programs.kubectl(json.dumps({"items": [row]}))
+    programs.kubectl(json.dumps({"items": [of_project("one", project)]}))
     assert jobs_there(Kubectl(), "one").projects == found
+
+
+def of_project(job_id: str, project: str) -> dict[str, Any]:
+    row = config(job_id, "runai")
+    row["metadata"]["annotations"]["torchfleet.dev/runai-project"] = project
+    return row
+
+
+def test_clean_deletes_no_workload_that_only_another_object_names(programs: Programs) -> None:
+    """Two ConfigMaps with one id: by the one the job is over, by the other it is in a project of others."""
+    rows = [of_project("one", "others"), config("one", "jobs")]
+    programs.kubectl(json.dumps({"items": rows}))
+    there = jobs_there(Kubectl(), "")
+    assert (there.taken, there.going) == ({}, ["one"])
+
+
+@pytest.mark.parametrize("given", [None, "mlo"])
+def test_clean_deletes_workloads_of_the_project_that_was_named_only(programs: Programs, given: str | None) -> None:
+    programs.kubectl(json.dumps({"items": [of_project("one", "others")]}))
+    there = jobs_there(Kubectl(), "one")
+    with pytest.raises(InputError, match=r"pod_project: got .*: -e target=runai -e pod_project=others\Z"):
+        refuse_other_projects(there, given)
+    refuse_other_projects(there, "others")
