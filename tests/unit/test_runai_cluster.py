@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,6 +147,29 @@ def test_what_is_submitted_is_the_line_that_check_prints(programs: Programs, tmp
     assert " --configmap-map-volume name=tf-demo-lease,path=/etc/torchfleet-lease " in text
     assert "--label torchfleet.dev/job=tf-demo" in text and not text.endswith("plain") and "hunter22" not in text
     assert job.again.endswith("clean.yml -e target=runai -e pod_project=mlo -e job_id=demo")
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({}, "target=runai -e pod_project=mlo"),
+        ({"pod_namespace": "other"}, "target=runai -e pod_project=mlo -e pod_namespace=other"),
+        (
+            {"target": "mpijob", "pod_project": None, "pod_namespace": "a", "pod_context": "my lab"},
+            """target=kubernetes -e pod_namespace=a -e '{"pod_context": "my lab"}'""",
+        ),
+    ],
+)
+def test_what_ends_a_job_says_where_it_is(
+    programs: Programs, tmp_path: Path, given: dict[str, Any], where: str
+) -> None:
+    """As it is told with Ctrl-C, and to who starts another one of that name."""
+    programs.runai()
+    job = made(tmp_path, **given)
+    assert job.again == f"ansible-playbook clean.yml -e {where} -e job_id=demo"
+    programs.put("kubectl", "echo configmap/tf-demo")
+    with pytest.raises(InputError, match=rf"end that job: {re.escape(job.again)}\Z"):
+        job.start()
 
 
 def test_a_refusal_of_its_program_leaves_nothing(programs: Programs, tmp_path: Path) -> None:
