@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_
     PodJob,
     in_pods,
     kubectl_of,
+    lease_for,
     refuse_unfollowed,
+    run,
     submit,
     take_away,
     with_runai,
@@ -170,6 +173,24 @@ def test_what_ends_a_job_says_where_it_is(
     programs.put("kubectl", "echo configmap/tf-demo")
     with pytest.raises(InputError, match=rf"end that job: {re.escape(job.again)}\Z"):
         job.start()
+
+
+def test_who_loses_the_cluster_is_told_what_is_left_there(programs: Programs, tmp_path: Path) -> None:
+    """Reproduced before: it was the last error of kubectl alone, and nobody knew that pods may run on."""
+    programs.runai()
+    job = made(tmp_path)
+    job.order["job"]["lease"] = 0.0
+    programs.put(
+        "kubectl", 'case "$*" in *--output=name*) echo pod/tf-demo-master-0; exit 0 ;; esac; echo no >&2; exit 1'
+    )
+    closed: list[str] = []
+    view: Any = SimpleNamespace(show=print, say=print, close=lambda: closed.append("view"))
+    stop: Any = SimpleNamespace(reason=lambda: None, insisted=lambda: False)
+    with pytest.raises(KubeError) as error:
+        run(job, lease_for(job), view, stop)
+    assert "kubectl get: no; " in str(error.value) and "\n" not in str(error.value)
+    assert " is left in the cluster: " in str(error.value) and str(error.value).endswith(f": {job.again}")
+    assert closed == ["view"]
 
 
 def test_a_refusal_of_its_program_leaves_nothing(programs: Programs, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def submit(
 
 
 def undo(kubectl: Kubectl, selector: str, why: KubeError, again: str) -> None:
-    """Take away what was created before an error. KubeError with both if that fails too."""
+    """Take away what is there after an error. KubeError with both if that fails too."""
     left = take_away(kubectl, selector)
     if left:
         raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {again}") from None
@@ -233,14 +233,22 @@ def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result
     job, run_dir = made.order["job"], Path(made.plan.run_dir)
     kubectl, start_timeout = lease.kubectl, made.pods.start_timeout
     following = PodFollowing(kubectl, made.name, job, run_dir, start_timeout, view.show, view.say, lease)
+    selector = selector_of(made.plan.job_id)
     try:
         following.run(stop.reason, stop.insisted)
-    finally:
+    except KubeError as error:
         view.close()
-        left = take_away(kubectl, selector_of(made.plan.job_id))
+        undo(kubectl, selector, error, made.again)
+        raise
+    except BaseException:
+        view.close()
+        take_away(kubectl, selector)
+        raise
+    view.close()
+    left = take_away(kubectl, selector)
     outcome = result_of(job, following.reports, following.end, following.started, following.short)
     keep(run_dir, outcome, following.reports)
-    return outcome, left
+    return outcome, [*left, *([f"later: {made.again}"] if left else [])]
 
 
 def take_away(kubectl: Kubectl, selector: str) -> list[str]:
