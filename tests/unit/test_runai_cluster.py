@@ -193,10 +193,21 @@ def test_who_loses_the_cluster_is_told_what_is_left_there(programs: Programs, tm
     assert closed == ["view"]
 
 
-def test_a_refusal_of_its_program_leaves_nothing(programs: Programs, tmp_path: Path) -> None:
-    programs.runai(["*submit\\ tf-demo*"])
+@pytest.mark.parametrize(
+    ("refused", "more"),
+    [
+        (["*describe*"], ""),
+        ([], "; a workload of that name is there, and was left alone: runai training pytorch delete tf-demo -p mlo"),
+    ],
+)
+def test_a_refusal_of_its_program_leaves_nothing(
+    programs: Programs, tmp_path: Path, refused: list[str], more: str
+) -> None:
+    """A workload that is there all the same may be another user's, or have been made before the error: it is named."""
+    programs.runai(["*submit\\ tf-demo*", *refused])
     job = made(tmp_path)
-    with pytest.raises(KubeError, match=r"target: got .runai.; runai training pytorch submit: no submit") as error:
+    told = r"target: got .runai.; runai training pytorch submit: no submit\\ tf-demo"
+    with pytest.raises(KubeError, match=rf"{told}{more}\Z") as error:
         submit(kubectl_of(job), job.things, "x=y")
     assert "\n" not in str(error.value)
     assert any(words.startswith("kubectl --namespace=runai-mlo delete ") for words in programs.words)

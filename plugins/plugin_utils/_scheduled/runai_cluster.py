@@ -94,12 +94,16 @@ class RunaiCluster(Kubectl):
         self.there = not argv  # whether the workload may be there
 
     def begin(self) -> None:
-        """Submit the workload. KubeError."""
-        self.there = True
+        """Submit the workload. KubeError, which names one that is there though it was refused: it may be another's."""
+        self.there, of = True, (self.name, "-p", self.runai.project)
         try:
             self.runai.run(*self.argv)
         except KubeError as error:
             self.there = error.code == KubeCode.NO_ANSWER
+            if error.code == KubeCode.FAILED and self.runai.succeeds("describe", *of):
+                ends = " ".join((*VERBS, "delete", *of))
+                told = f"{error.told}; a workload of that name is there, and was left alone: {ends}"
+                raise KubeError(KubeCode.FAILED, told, PROGRAM) from None
             raise
 
     def delete(self, selector: str, wait: bool, seconds: float = SECONDS) -> list[str]:
