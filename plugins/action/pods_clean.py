@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_job_id
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import Jobs, jobs_there
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import selector_of, take_away
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_plan import name_of
@@ -37,6 +37,7 @@ class ActionModule(Action):
         where = (given["pod_context"] or "", namespace)
         found = jobs_there(Kubectl(*where), job_id)
         jobs = list(found.taken)
+        refuse_other_projects(found, named.get("pod_project"))
         if self._task.check_mode:
             message = told("would be ended and taken away", jobs, found.going)
             return {"changed": bool(jobs), "jobs": jobs, "msg": message}
@@ -49,6 +50,17 @@ class ActionModule(Action):
         if left:
             raise InputError("target", "kubernetes", f"{left[0]}; {len(left)} in all")
         return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs, found.going)}
+
+
+def refuse_other_projects(found: Jobs, given: str | None) -> None:
+    """InputError for a job of another project than the user named.
+
+    Its name is in a ConfigMap, and whoever may create one there could have a workload of any project deleted.
+    """
+    for job, project in found.projects.items():
+        if job in found.taken and project != given:
+            advice = f"what is there of {job} says it is in project {project}: -e target=runai -e pod_project={project}"
+            raise InputError("pod_project", given, advice)
 
 
 def told(what: str, jobs: list[str], going: list[str]) -> str:

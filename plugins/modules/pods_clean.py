@@ -30,7 +30,7 @@ options:
   pod_project:
     description:
       - The project of Run:ai. Its namespace is C(runai-) and the project, unless O(pod_namespace) is given.
-      - A workload that M(torchfleet.cluster.launch) submitted to Run:ai is deleted by C(runai), whatever is given here.
+      - A workload that M(torchfleet.cluster.launch) submitted to Run:ai is deleted by C(runai), if it is of this one.
     type: str
 requirements:
   - C(kubectl) on the controller, and C(runai) for what was submitted to Run:ai

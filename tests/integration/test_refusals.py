@@ -149,6 +149,22 @@ def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ["cluster.yml", "-e", "cluster_state=absent", "-e", "cluster_name=demo two"],
+        ["clean.yml", "-e", "target=kubernetes", "-e", "job_id=demo two"],
+        ["clean.yml", "-e", "job_id=demo two"],
+    ],
+)
+def test_what_would_be_removed_has_the_name_that_was_typed(words: list[str]) -> None:
+    """Reproduced before: Ansible drops the second word, and cluster or job demo was removed."""
+    command = ["ansible-playbook", "--check", *words]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert '-e: got "two"; no variable takes these words' in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
     ("name", "value", "told"),
     [
         ("accelerators", ["gpu"], """give a list of cuda, rocm: -e '{"accelerators": ["cuda"]}'"""),

@@ -27,7 +27,7 @@ def nodes(**group: Any) -> dict[str, Any]:
         ({"cluster_nodes": {"workers": {"count": 2}}}, "give a type, and any of count, type, spot"),
         (nodes(typ="x"), "give a type, and any of count, type, spot"),
         (nodes(type="g4dn"), 'cluster_nodes, workers, type: got "g4dn"; give an instance type'),
-        (nodes(count=0), "cluster_nodes, workers, count: got 0; give a whole number from 1"),
+        (nodes(count=0), "cluster_nodes, workers, count: got 0; give a whole number from 1 to 640: -e '{"),
         (nodes(count=80), 'got "80 instances"; cluster_max_instances is 8; give fewer'),
         (nodes(count=20), 'got "20 instances"; cluster_max_instances is 8; if you mean it, type -e cluster_max'),
         (nodes(spot="maybe"), 'cluster_spot: got "maybe"; give true or false'),

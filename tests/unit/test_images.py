@@ -259,7 +259,7 @@ def test_a_setting_as_it_is_typed() -> None:
         ({"container_image": "a", "container_mounts": "/a:/b:rw"}, "after the second path comes ro or nothing"),
         ({"container_image": "a", "container_mounts": "/:/host"}, "give absolute paths as /here"),
         ({"container_image": "a", "container_mounts": "/a:/b:ro:z"}, "give absolute paths as /here"),
-        ({"container_args": "--shm-size 1g"}, "it is for ranks in an image: add container_image"),
+        ({"container_args": "--shm-size 1g"}, 'got "--shm-size 1g"; it is for ranks in an image: add container_image'),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_in_one_line(given: dict[str, object], said: str) -> None:

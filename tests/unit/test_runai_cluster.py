@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action.pods_clean import refuse_other_projects
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import entry
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import folder_of
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import runai_cluster
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.jobs_there import jobs_there
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.kubectl import Kubectl, KubeError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_job import (
     PodJob,
     in_pods,
     kubectl_of,
+    lease_for,
     refuse_unfollowed,
+    run,
     submit,
     take_away,
     with_runai,
@@ -97,6 +103,38 @@ def test_what_keeps_a_job_from_being_submitted_is_told_in_one_line(
     assert not with_runai(replace(pods, manifest="job.json")).submits
 
 
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [
+        ("exec sleep 600", "runai training pytorch submit did not end in 1 s"),
+        ("exec yes", "runai training pytorch submit printed more than 1 MiB, and was ended"),
+        ("", "runai on your PATH cannot be started: Exec format error"),
+    ],
+)
+def test_a_program_that_does_not_say_its_version_is_not_taken_for_an_old_one(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, does: str, why: str
+) -> None:
+    monkeypatch.setattr(runai_cluster, "HELP_SECONDS", 1.0 if "sleep" in does else 60.0)
+    programs.put("runai", does)
+    if not does:
+        (programs.place / "runai").write_bytes(b"\x7fELF of another machine")
+    assert with_runai(pods_of(**HERE)).kind_reason == f"nothing is submitted, for {why}"
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("echo 'Invalid project mlo' >&2; echo 'Usage: runai training' >&2", "Invalid project mlo"),
+        ("echo >&2; echo not logged in", "not logged in"),
+        ("echo", "it failed"),
+    ],
+)
+def test_a_refusal_carries_the_first_line_that_says_something(programs: Programs, says: str, why: str) -> None:
+    programs.put("runai", f"{says}; exit 1")
+    with pytest.raises(KubeError, match=rf"runai training pytorch list: {why}\Z"):
+        runai_cluster.RunaiProgram("mlo").run("runai", "training", "pytorch", "list")
+
+
 def test_what_is_submitted_is_the_line_that_check_prints(programs: Programs, tmp_path: Path) -> None:
     """Once what it mounts is there. Its pods tell frames, and keep the lease."""
     programs.runai()
@@ -114,10 +152,62 @@ def test_what_is_submitted_is_the_line_that_check_prints(programs: Programs, tmp
     assert job.again.endswith("clean.yml -e target=runai -e pod_project=mlo -e job_id=demo")
 
 
-def test_a_refusal_of_its_program_leaves_nothing(programs: Programs, tmp_path: Path) -> None:
-    programs.runai(["*submit\\ tf-demo*"])
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ({}, "target=runai -e pod_project=mlo"),
+        ({"pod_namespace": "other"}, "target=runai -e pod_project=mlo -e pod_namespace=other"),
+        (
+            {"target": "mpijob", "pod_project": None, "pod_namespace": "a", "pod_context": "my lab"},
+            """target=kubernetes -e pod_namespace=a -e '{"pod_context": "my lab"}'""",
+        ),
+    ],
+)
+def test_what_ends_a_job_says_where_it_is(
+    programs: Programs, tmp_path: Path, given: dict[str, Any], where: str
+) -> None:
+    """As it is told with Ctrl-C, and to who starts another one of that name."""
+    programs.runai()
+    job = made(tmp_path, **given)
+    assert job.again == f"ansible-playbook clean.yml -e {where} -e job_id=demo"
+    programs.put("kubectl", "echo configmap/tf-demo")
+    with pytest.raises(InputError, match=rf"end that job: {re.escape(job.again)}\Z"):
+        job.start()
+
+
+def test_who_loses_the_cluster_is_told_what_is_left_there(programs: Programs, tmp_path: Path) -> None:
+    """Reproduced before: it was the last error of kubectl alone, and nobody knew that pods may run on."""
+    programs.runai()
     job = made(tmp_path)
-    with pytest.raises(KubeError, match=r"target: got .runai.; runai training pytorch submit: no submit") as error:
+    job.order["job"]["lease"] = 0.0
+    programs.put(
+        "kubectl", 'case "$*" in *--output=name*) echo pod/tf-demo-master-0; exit 0 ;; esac; echo no >&2; exit 1'
+    )
+    closed: list[str] = []
+    view: Any = SimpleNamespace(show=print, say=print, close=lambda: closed.append("view"))
+    stop: Any = SimpleNamespace(reason=lambda: None, insisted=lambda: False)
+    with pytest.raises(KubeError) as error:
+        run(job, lease_for(job), view, stop)
+    assert "kubectl get: no; " in str(error.value) and "\n" not in str(error.value)
+    assert " is left in the cluster: " in str(error.value) and str(error.value).endswith(f": {job.again}")
+    assert closed == ["view"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "more"),
+    [
+        (["*describe*"], ""),
+        ([], "; a workload of that name is there, and was left alone: runai training pytorch delete tf-demo -p mlo"),
+    ],
+)
+def test_a_refusal_of_its_program_leaves_nothing(
+    programs: Programs, tmp_path: Path, refused: list[str], more: str
+) -> None:
+    """A workload that is there all the same may be another user's, or have been made before the error: it is named."""
+    programs.runai(["*submit\\ tf-demo*", *refused])
+    job = made(tmp_path)
+    told = r"target: got .runai.; runai training pytorch submit: no submit\\ tf-demo"
+    with pytest.raises(KubeError, match=rf"{told}{more}\Z") as error:
         submit(kubectl_of(job), job.things, "x=y")
     assert "\n" not in str(error.value)
     assert any(words.startswith("kubectl --namespace=runai-mlo delete ") for words in programs.words)
@@ -164,7 +254,28 @@ def test_a_workload_that_is_gone_is_no_error(programs: Programs, tmp_path: Path)
 @pytest.mark.parametrize(("project", "found"), [("mlo", {"one": "mlo"}), ("--all", {}), ("a b", {}), ("", {})])
 def test_clean_finds_the_project(programs: Programs, project: str, found: dict[str, str]) -> None:
     """It becomes a word of a command, and whoever may create a ConfigMap there chooses it."""
-    row = config("one", "runai")
-    row["metadata"]["annotations"]["torchfleet.dev/runai-project"] = project
-    programs.kubectl(json.dumps({"items": [row]}))
+    programs.kubectl(json.dumps({"items": [of_project("one", project)]}))
     assert jobs_there(Kubectl(), "one").projects == found
+
+
+def of_project(job_id: str, project: str) -> dict[str, Any]:
+    row = config(job_id, "runai")
+    row["metadata"]["annotations"]["torchfleet.dev/runai-project"] = project
+    return row
+
+
+def test_clean_deletes_no_workload_that_only_another_object_names(programs: Programs) -> None:
+    """Two ConfigMaps with one id: by the one the job is over, by the other it is in a project of others."""
+    rows = [of_project("one", "others"), config("one", "jobs")]
+    programs.kubectl(json.dumps({"items": rows}))
+    there = jobs_there(Kubectl(), "")
+    assert (there.taken, there.going) == ({}, ["one"])
+
+
+@pytest.mark.parametrize("given", [None, "mlo"])
+def test_clean_deletes_workloads_of_the_project_that_was_named_only(programs: Programs, given: str | None) -> None:
+    programs.kubectl(json.dumps({"items": [of_project("one", "others")]}))
+    there = jobs_there(Kubectl(), "one")
+    with pytest.raises(InputError, match=r"pod_project: got .*: -e target=runai -e pod_project=others\Z"):
+        refuse_other_projects(there, given)
+    refuse_other_projects(there, "others")

@@ -118,7 +118,7 @@ def matched(name: str, value: object, pattern: re.Pattern[str], allowed: str) ->
 
 def whole(name: str, value: object, least: int, most: int) -> int:
     """Return a whole number in its range; it must be given."""
-    number = parse_whole(name, value, least, most)
+    number = parse_whole(name, value, least, most, EXAMPLE if ", " in name else "")  # of a group
     if number is None:
         raise InputError(name, None, f"give a whole number from {least} to {most}")
     return number

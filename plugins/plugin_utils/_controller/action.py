@@ -19,7 +19,10 @@ from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import to_plain
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import (
+    refuse_stray_words,
+    to_plain,
+)
 
 MODULES = "ansible_collections.torchfleet.cluster.plugins.modules"
 TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
@@ -42,6 +45,8 @@ class Action(ActionBase):
         """Return what act() returns, or failed and msg, and code if there is one."""
         result: Result = super().run(tmp, task_vars)
         try:
+            if self.options_are_typed:
+                refuse_stray_words(task_vars or {})
             return {**result, **self.act(self.options(), task_vars or {})}
         except InputError as error:
             code = {"code": error.code} if error.code else {}

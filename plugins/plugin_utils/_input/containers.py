@@ -77,8 +77,9 @@ def parse_container(
         changes["mounts"] = tuple(parse_mount(names[3], text) for text in parse_words(names[3], mounts))
     found = dataclasses.replace(default, **changes)  # type: ignore[arg-type]
     if not found.image and not (image == NONE or default.image) and set(changes) - {"image"}:
-        lone = next(name for name, value in zip(names[1:], (engine, args, mounts), strict=True) if value is not None)
-        raise InputError(lone, "a value", f"it is for ranks in an image: add {prefix}container_image")
+        rows = zip(names[1:], (engine, args, mounts), strict=True)
+        lone, value = next(row for row in rows if row[1] is not None)
+        raise InputError(lone, value, f"it is for ranks in an image: add {prefix}container_image")
     check_read_only(names[3], found)
     return found
 

@@ -94,15 +94,20 @@ def is_vault(path: str) -> bool:
         return False
 
 
+def refuse_stray_words(variables: Mapping[str, object]) -> None:
+    """Raise InputError for words left over from `-e name=value with spaces`: Ansible drops them silently."""
+    stray = to_plain(variables.get("_raw_params"))
+    if stray:
+        raise InputError("-e", stray, """no variable takes these words: quote the value as -e '{"name": "a value"}'""")
+
+
 def refuse_what_misleads(variables: Mapping[str, object]) -> None:
     """Raise InputError for input that Ansible accepts but that would be ignored.
 
-    `--limit`: the job would not run on the hosts that the user expects. Words left over from `-e name=value with
-    spaces`: Ansible drops them silently.
+    `--limit`: the job would not run on the hosts that the user expects. Stray words after `-e`.
     """
-    limit, stray = (to_plain(variables.get(name)) for name in ("ansible_limit", "_raw_params"))
-    if stray:
-        raise InputError("-e", stray, """no variable takes these words: quote the value as -e '{"name": "a value"}'""")
+    refuse_stray_words(variables)
+    limit = to_plain(variables.get("ansible_limit"))
     if limit:
         raise InputError(
             "--limit",

@@ -37,7 +37,9 @@ def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
     KubeError. InputError if the wanted one is not there.
     """
     rows = kubectl.rows(FOUND_BY, selector_of(job_id))
+    projects = {id_in(row): project for row in rows if (project := project_in(row))}
     found = {id_in(row): "" for row in rows} | {id_in(row): kind for row in rows if (kind := kind_in(row))}
+    found |= dict.fromkeys(projects, "runai")  # whatever other objects with this id say
     going: list[str] = []
     if not job_id:
         own, busy = {id_in(row) for row in rows if is_own(row)}, {id_in(row) for row in rows if is_busy(row)}
@@ -53,7 +55,6 @@ def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
         if not kubectl.left(selector_of(job_id)):
             raise InputError("job_id", job_id, "the cluster has no such job in this namespace: -e pod_namespace=NAME")
         found = {job_id: ""}
-    projects = {id_in(row): project for row in rows if (project := project_in(row))}
     return Jobs({each: KINDS[kind].resources if kind else () for each, kind in sorted(found.items())}, going, projects)
 
 

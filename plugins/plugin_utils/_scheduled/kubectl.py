@@ -29,6 +29,7 @@ REQUEST = "--request-timeout=30s"
 ANSWER_BYTES = 64 << 20
 TEXT = 500  # characters of a message of the cluster
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+LOGGED = re.compile(r"[IWEF][0-9]{4} ")  # a line that kubectl logs before it says what is wrong (klog: level, day)
 OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
 CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
@@ -216,8 +217,8 @@ class Kubectl:
 def first_line(said: bytes) -> str:
     """Return the first line that kubectl said of an error, bounded."""
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines()]
-    told = next((line for line in lines if line and not line.startswith(("W1", "W0", "E1", "E0", "I"))), "")
-    return printable(told or next(iter(lines), "it failed"))[:TEXT]
+    told = next((line for line in lines if line and not LOGGED.match(line)), "")
+    return printable(told or next(filter(None, lines), "it failed"))[:TEXT]
 
 
 def table_in(value: object, *path: str) -> dict[str, object]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,8 +68,10 @@ class PodJob:
     def again(self) -> str:
         """Return what ends the job when its controller is gone."""
         pods = self.pods
-        target = f"target=runai -e pod_project={pods.project}" if pods.submits else "target=kubernetes"
-        return AGAIN.replace("target=kubernetes", target) + self.plan.job_id
+        words = [f"target=runai -e pod_project={pods.project}" if pods.submits else "target=kubernetes"]
+        words += [f"-e pod_namespace={pods.namespace}"] if pods.namespace else []
+        words += [f"-e {shlex.quote(json.dumps({'pod_context': pods.context}))}"] if pods.context else []
+        return AGAIN.replace("target=kubernetes", " ".join(words)) + self.plan.job_id
 
     @property
     def lines(self) -> list[str]:
@@ -89,7 +93,7 @@ class PodJob:
     def start(self) -> Callable[[View, StopWatch], tuple[Result, list[str]]]:
         """Submit the job, and return what follows it to its end. KubeError: nothing is left, or it says so."""
         lease = lease_for(self)
-        submit(lease.kubectl, self.things, selector_of(self.plan.job_id), lease)
+        submit(lease.kubectl, self.things, selector_of(self.plan.job_id), lease, self.again)
         return functools.partial(run, self, lease)
 
 
@@ -170,16 +174,18 @@ def kubectl_of(made: PodJob) -> Kubectl:
     return RunaiCluster(("", namespace_of(pods)), pods.project, made.name, made.submitted_by[0].argv)
 
 
-def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Lease | None = None) -> None:
+def submit(
+    kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Lease | None = None, again: str = f"{AGAIN}..."
+) -> None:
     """Create the objects, and renew the lease once. KubeError: nothing is left, or it says so.
 
-    The first job owns what comes after it: that goes with it.
+    `again`: what takes the job away. The first job owns what comes after it: that goes with it.
 
     InputError if somebody's job has that name: what fails later would end it, for both are found by the same label.
     """
     there = kubectl.left(selector)
     if there:
-        advice = f"give another one, or end that job: {AGAIN}..."
+        advice = f"give another one, or end that job: {again}"
         raise InputError(
             "job_id", selector.partition("=")[2], f"the cluster has a job of that name ({there[0]}): {advice}"
         )
@@ -205,18 +211,18 @@ def submit(kubectl: Kubectl, things: Sequence[Thing], selector: str, lease: Leas
         kubectl.begin()
     except KubeError as error:
         if created or error.code not in REFUSALS:
-            undo(kubectl, selector, error)
+            undo(kubectl, selector, error, again)
         raise
     except BaseException:
         take_away(kubectl, selector)
         raise
 
 
-def undo(kubectl: Kubectl, selector: str, why: KubeError) -> None:
-    """Take away what was created before an error. KubeError with both if that fails too."""
+def undo(kubectl: Kubectl, selector: str, why: KubeError, again: str) -> None:
+    """Take away what is there after an error. KubeError with both if that fails too."""
     left = take_away(kubectl, selector)
     if left:
-        raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {AGAIN}...") from None
+        raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {again}") from None
 
 
 def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result, list[str]]:
@@ -227,14 +233,22 @@ def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result
     job, run_dir = made.order["job"], Path(made.plan.run_dir)
     kubectl, start_timeout = lease.kubectl, made.pods.start_timeout
     following = PodFollowing(kubectl, made.name, job, run_dir, start_timeout, view.show, view.say, lease)
+    selector = selector_of(made.plan.job_id)
     try:
         following.run(stop.reason, stop.insisted)
-    finally:
+    except KubeError as error:
         view.close()
-        left = take_away(kubectl, selector_of(made.plan.job_id))
+        undo(kubectl, selector, error, made.again)
+        raise
+    except BaseException:
+        view.close()
+        take_away(kubectl, selector)
+        raise
+    view.close()
+    left = take_away(kubectl, selector)
     outcome = result_of(job, following.reports, following.end, following.started, following.short)
     keep(run_dir, outcome, following.reports)
-    return outcome, left
+    return outcome, [*left, *([f"later: {made.again}"] if left else [])]
 
 
 def take_away(kubectl: Kubectl, selector: str) -> list[str]:

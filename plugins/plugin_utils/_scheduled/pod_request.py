@@ -30,6 +30,7 @@ from .pod_kinds import CHOICES, HOME, HOME_WITHOUT_VOLUME, KINDS, OPERATORS, Pod
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")  # of DNS (RFC 1123): names of namespaces and claims
 QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?\Z")  # of a resource (Kubernetes API)
+OPTIONS_OF = {"cpu": "pod_cpus", "memory": "pod_memory"}  # by resource: the option that is for it
 RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?\Z")
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,500}\Z")
 UID_MOST = (1 << 31) - 1  # of runAsUser (Kubernetes API)
@@ -145,11 +146,12 @@ def parse_image(name: str, value: object) -> str:
     return value
 
 
-def parse_quantity(name: str, value: object) -> str:
-    """Return a quantity of a resource."""
+def parse_quantity(name: str, value: object, example: str = "") -> str:
+    """Return a quantity of a resource. `example`: what to type, if it is not -e name=8."""
     text = plain_text(value)
     if not QUANTITY.match(text):
-        raise InputError(name, value, f"give a quantity of Kubernetes, such as 8, 500m or 64Gi: -e {name}=8")
+        typed = example or f"-e {name}=8"
+        raise InputError(name, value, f"give a quantity of Kubernetes, such as 8, 500m or 64Gi: {typed}")
     return text
 
 
@@ -167,11 +169,13 @@ def parse_table(name: str, value: object) -> dict[str, str]:
 
 def parse_resources(name: str, value: object) -> dict[str, str]:
     """Return quantities by resource."""
-    found = parse_table(name, value)
+    found, example = parse_table(name, value), f"""-e '{{"{name}": {{"rdma/rdma": 1}}}}'"""
     for key in found:
         if not RESOURCE.match(key):
-            raise InputError(name, key, f"""name a resource of the cluster: -e '{{"{name}": {{"rdma/rdma": 1}}}}'""")
-    return {key: parse_quantity(name, each) for key, each in found.items()}
+            raise InputError(name, key, f"name a resource of the cluster: {example}")
+        if key in OPTIONS_OF:
+            raise InputError(name, key, f"the plan has to know it: -e {OPTIONS_OF[key]}={found[key]}")
+    return {key: parse_quantity(name, each, example) for key, each in found.items()}
 
 
 def parse_annotations(name: str, value: object) -> dict[str, str]:
@@ -282,7 +286,7 @@ def checked_for_kind(pods: PodRequest) -> PodRequest:
         raise InputError("pods", pods.pods, "these workloads of Run:ai have a master and workers: -e pods=2")
     if pods.level == RESTRICTED and pods.user == 0:
         raise InputError("pod_user", 0, "pod_security=restricted has no root: give another number, -e pod_user=1000")
-    lone = next((volume.claim for volume in pods.volumes if volume.read_only), "")
+    lone = next((f"{volume.claim}:{volume.path}:ro" for volume in pods.volumes if volume.read_only), "")
     if pods.kind == "runai" and lone:
         raise InputError("pod_volumes", lone, "Run:ai's command line has no claim to read only: leave :ro out")
     return pods

@@ -15,12 +15,14 @@ import time
 from collections.abc import Sequence
 
 from . import bounded_program
+from .bounded_program import Exceeded
 from .kubectl import SECONDS, KubeCode, Kubectl, KubeError, first_line
 from .pod_kinds import KINDS
 
 PROGRAM = "runai"
 VERBS = (PROGRAM, "training", "pytorch")  # of versions 2 and 3; version 1 does not know them
 SAID_BYTES = 1 << 20  # of its output
+HELP_SECONDS = 15.0  # for its own help, which asks nobody
 PAUSE_SECONDS = 1.0  # between two looks whether the pods are gone
 NOT_THERE = f"{PROGRAM} is not on your PATH"
 TOO_OLD = f"{PROGRAM} on your PATH has no `training pytorch submit`, so it is of version 1, which mounts no ConfigMap"
@@ -32,16 +34,21 @@ class RunaiProgram:
     def __init__(self, project: str) -> None:
         self.project = project
 
-    def run(self, *words: str) -> None:
+    def run(self, *words: str, seconds: float = SECONDS) -> None:
         """Run a command line. KubeError, with the first line that the program said."""
         told = " ".join(words[:4])
         try:
-            done = bounded_program.run(words, b"", SECONDS, SAID_BYTES)
+            done = bounded_program.run(words, b"", seconds, SAID_BYTES)
+        except FileNotFoundError:
+            raise KubeError(KubeCode.NOT_STARTED, NOT_THERE, "runai") from None
         except OSError as error:
-            why = f"{PROGRAM} cannot be started: {error.strerror}"
+            why = f"{PROGRAM} on your PATH cannot be started: {error.strerror}"
             raise KubeError(KubeCode.NOT_STARTED, why, "runai") from None
+        if done.exceeded == Exceeded.SIZE:
+            much = f"{told} printed more than {SAID_BYTES >> 20} MiB, and was ended"
+            raise KubeError(KubeCode.NO_ANSWER, much, "runai")
         if done.exceeded:
-            raise KubeError(KubeCode.NO_ANSWER, f"{told} did not end in {SECONDS:.0f} s", "runai")
+            raise KubeError(KubeCode.NO_ANSWER, f"{told} did not end in {seconds:.0f} s", "runai")
         if done.status:
             said = first_line(done.stderr if done.stderr.strip() else done.stdout)
             raise KubeError(KubeCode.FAILED, f"{told}: {said}", "runai")
@@ -68,7 +75,11 @@ def lacking() -> str:
     """Return why nothing can be submitted to Run:ai from here; empty if it can."""
     if not shutil.which(PROGRAM):
         return NOT_THERE
-    return "" if RunaiProgram("").succeeds("submit", "--help") else TOO_OLD
+    try:
+        RunaiProgram("").run(*VERBS, "submit", "--help", seconds=HELP_SECONDS)
+    except KubeError as error:  # one that hangs, or does not start, says nothing of its version
+        return TOO_OLD if error.code == KubeCode.FAILED else error.told
+    return ""
 
 
 class RunaiCluster(Kubectl):
@@ -83,12 +94,16 @@ class RunaiCluster(Kubectl):
         self.there = not argv  # whether the workload may be there
 
     def begin(self) -> None:
-        """Submit the workload. KubeError."""
-        self.there = True
+        """Submit the workload. KubeError, which names one that is there though it was refused: it may be another's."""
+        self.there, of = True, (self.name, "-p", self.runai.project)
         try:
             self.runai.run(*self.argv)
         except KubeError as error:
             self.there = error.code == KubeCode.NO_ANSWER
+            if error.code == KubeCode.FAILED and self.runai.succeeds("describe", *of):
+                ends = " ".join((*VERBS, "delete", *of))
+                told = f"{error.told}; a workload of that name is there, and was left alone: {ends}"
+                raise KubeError(KubeCode.FAILED, told, PROGRAM) from None
             raise
 
     def delete(self, selector: str, wait: bool, seconds: float = SECONDS) -> list[str]:
