@@ -14,11 +14,21 @@ import pytest
 
 from tests.driver import SCRIPTS
 from tests.integration.fleet import INSTALLED, Fleet
+from tests.unit.laid_runtime import lay_runtime, share_runtime
+
+
+@pytest.fixture(scope="session")
+def runtime_lib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our code as a node has it after a first job, compiled: how it comes there is no subject of these tests."""
+    lib = tmp_path_factory.mktemp("lib")
+    lay_runtime(lib)
+    return lib
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
+def fleet(tmp_path: Path, runtime_lib: Path) -> Iterator[Fleet]:
     made = Fleet(tmp_path)
+    share_runtime(runtime_lib, made.home)
     yield made
     for job in (made.home / "jobs").glob("*") if (made.home / "jobs").exists() else ():
         for pid in made.alive(job.name):

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.fleet import INSTALLED, Fleet, Played
+from tests.unit.laid_runtime import share_runtime
 
 SSH = """#!/bin/sh
 # ssh -F <config> -o <option> <host> <command>
@@ -83,8 +84,9 @@ def plain(shown: str) -> str:
 
 
 @pytest.fixture
-def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime_lib: Path) -> TwoNodes:
     made = TwoNodes(tmp_path)
+    share_runtime(runtime_lib, *made.homes.values())
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}")
     return made
 
