@@ -77,7 +77,7 @@ class Cluster:
             elif state != "running":
                 self.lab.restart(node)
                 self.wait_for_sshd(node)
-        self.lab.heal("n2")
+        self.lab.heal_links("n2")
 
     def wait_for_sshd(self, node: str, seconds: float = 40.0) -> None:
         """Wait until a node that was started takes logins."""

@@ -34,6 +34,7 @@ class Lab:
         self.name, self.directory, self.variables = name, directory, variables
         self.inits: dict[str, tuple[int, str]] = {}  # by node: its first process, and that one's namespace
         self.addresses: dict[str, dict[str, str]] = {}  # by node and NIC
+        self.disturbed = False  # since it was mended
 
     @property
     def inventory(self) -> Path:
@@ -43,7 +44,7 @@ class Lab:
 
     def play(self, state: str = "present", *words: str, **variables: Any) -> subprocess.CompletedProcess[str]:
         """Run playbooks/lab.yml to its end, whatever that is."""
-        self.addresses = {}
+        self.addresses, self.disturbed = {}, self.disturbed or state not in ("present", "absent")
         given = {**self.variables, "name": self.name, "directory": str(self.directory), "state": state, **variables}
         extra = json.dumps({f"lab_{name}": value for name, value in given.items()})
         return ansible("ansible-playbook", "playbooks/lab.yml", "-e", extra, *words)
@@ -63,6 +64,7 @@ class Lab:
     # --- what befalls nodes: the module's own functions, without the second that a playbook takes --------------------
 
     def disturb(self, state: str, node: str, nic: str = "", rate: str = "") -> bool:
+        self.disturbed = True
         given = FaultOptions(name=self.name, state=state, node=node, nic=nic, rate=rate)
         return bool(faults.disturb(given, check=False)["changed"])
 
@@ -99,13 +101,19 @@ class Lab:
             self.root(node, "systemctl", "is-system-running", "--wait", check=False)  # it may be degraded
 
     def mend(self) -> None:
-        """Make all nodes as good as new, but for their files."""
+        """Make all nodes as good as new, but for their files: links too, if anything was done to the lab."""
         for name, container in lifecycle.look(self.name).nodes.items():
             if container.state == "paused":
                 self.resume(name)
             elif container.state != "running":
                 self.restart(name)
-        self.heal()
+        self.heal_links()
+
+    def heal_links(self, node: str = "all") -> None:
+        """Heal links if anything was done to the lab: to look at each takes eight programs and two of podman."""
+        if self.disturbed:
+            self.heal(node)
+            self.disturbed = False
 
     # --- what can be seen --------------------------------------------------------------------------------------------
 
