@@ -120,6 +120,16 @@ class Bed:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def train(self, job_id: str, **given: object) -> set[str]:
+        """Run a job that must succeed, and return where its ranks ran."""
+        runs = self.inventory.parent / "runs"
+        extra = json.dumps({"job_id": job_id, "runs_dir": str(runs), "job_timeout": 60, **given})
+        done = ansible("ansible-playbook", "-i", str(self.inventory), "train.yml", "-e", extra)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = json.loads((runs / job_id / "result.json").read_text())
+        assert result["state"] == "succeeded"
+        return {row["host"] for row in result["ranks"]}
+
     def do(self, script: str, *names: str) -> list[str]:
         return [self.lab.root(name, "sh", "-c", script, check=False) for name in names or NODES]
 
@@ -203,12 +213,7 @@ def require_training_after_a_reboot(bed: Bed) -> None:
     bed.lab.reboot(*NODES)
     assert bed.connect("n1", "n2") == bed.connect("n2", "n1") == errno.ECONNREFUSED
     assert bed.connect("n3", "n2") != errno.ECONNREFUSED
-    runs = bed.inventory.parent / "runs"
-    given = {"workload": "message_passing", "job_id": "after", "runs_dir": str(runs)}
-    done = ansible("ansible-playbook", "-i", str(bed.inventory), "train.yml", "-e", json.dumps(given))
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads((runs / "after" / "result.json").read_text())
-    assert (result["state"], {row["host"] for row in result["ranks"]}) == ("succeeded", set(NODES))
+    assert bed.train("after", workload="message_passing") == set(NODES)
 
 
 def test_rules_of_nftables_survive_what_loads_it_anew(bed: Bed) -> None:
@@ -236,6 +241,11 @@ def test_a_part_of_the_ports_is_open(bed: Bed) -> None:
     assert "port 20000 is open, port 20999 is not: no answer within 2 s" in said, said
     assert "TF-FABRIC-FIREWALL" in said
     assert bed.play("--tags", "preflight,fabric", "-e", "torchfleet_ports=20000-20499").startswith("status 0: ")
+    program = bed.inventory.parent / "here.py"  # without gloo, which takes any port
+    program.write_text("import os\nprint('here is', os.uname().nodename)\n")
+    for launcher in ("openmpi", "torchrun"):  # daemons that connect to the head, and a rendezvous
+        given = {"workload": str(program), "launcher": launcher, "torchfleet_ports": "20000-20499"}
+        assert bed.train(launcher, **given) == set(NODES), launcher
 
 
 def test_a_cut_link_is_no_firewall_and_the_firewall_that_was_opened_is_closed_again(bed: Bed) -> None:
