@@ -184,6 +184,15 @@ def test_setup_refuses_a_name_that_is_none_before_it_does_anything(name: str, va
     assert "PLAY [Preflight]" not in done.stdout
 
 
+def test_a_state_of_node_containers_is_refused_in_one_line() -> None:
+    """Ansible's own check of a role's options takes two, and does not say what to type."""
+    command = ["ansible-playbook", "playbooks/containers.yml", "--check", "-e", "container_state=gone"]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+    told = 'container_state: got "gone"; choose one of present, absent, built: -e container_state=present'
+    assert done.returncode == 2 and told in done.stdout + done.stderr
+    assert "PLAY [Node containers]" not in done.stdout
+
+
 @pytest.mark.parametrize("book", ["setup.yml", "verify.yml", "remove.yml"])
 def test_a_cluster_is_not_limited_to_some_of_its_nodes(book: str) -> None:
     command = ["ansible-playbook", book, "--limit", "localhost"]
