@@ -92,12 +92,12 @@ lab-absent: $(READY)
 
 # Four lanes at a time, for most wait for nodes or for processes to end: the tests of the four-node cluster and of a head that
 # only launches; those of hostile nodes, the lab, NICs, firewalls, old Pythons and the removal; the roles, and then the other
-# tests of nodes; what needs no node. They take about the same time. A lane goes on after a failure, and its log is printed
+# tests of nodes; what needs no node, and containers as nodes. They take about the same time. A lane goes on after a failure, and its log is printed
 # at the end whatever the others came to.
 LANE = $(MAKE) --no-print-directory --keep-going
 test: $(DEV_READY)
 	@mkdir -p .cache; trap 'kill $$nodeless $$cluster $$networks; wait; exit 1' INT TERM; \
-	  $(LANE) NEEDS= setup lint types collection nodeless >.cache/nodeless.log 2>&1 & nodeless=$$!; \
+	  $(LANE) NEEDS= setup lint types collection nodeless node-containers >.cache/nodeless.log 2>&1 & nodeless=$$!; \
 	  $(LANE) molecule-pair >/dev/null 2>&1; \
 	  $(LANE) cluster >.cache/cluster.log 2>&1 & cluster=$$!; \
 	  $(LANE) networks >.cache/networks.log 2>&1 & networks=$$!; \
@@ -142,8 +142,8 @@ compat: $(DEV_READY)
 storage: $(DEV_READY)
 	$(call in_venv,$(PYTEST) tests/storage)
 
-# Containers of two machines, of which each is this machine's podman in the network of a lab node: not part of `make test`.
-node-containers: $(DEV_READY) setup
+# Containers of two machines, of which each is this machine's podman in the network of a lab node.
+node-containers: $(DEV_READY) $(NEEDS)
 	$(call in_venv,$(PYTEST) tests/node_containers)
 
 # Its packages take half a minute to install, so they are not part of `make test`.

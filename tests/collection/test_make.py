@@ -161,11 +161,6 @@ def test_machines_with_kernels_of_their_own_are_started_by_make_storage_alone(no
     assert "tests/storage" not in run(["make", "--dry-run", "test"], nothing).stdout
 
 
-def test_containers_of_machines_are_started_by_make_node_containers_alone(nothing: Path) -> None:
-    assert what_make_runs("node-containers").endswith("python -m pytest -q --durations=15 tests/node_containers")
-    assert "tests/node_containers" not in run(["make", "--dry-run", "test"], nothing).stdout
-
-
 def test_hangs_are_made_by_make_hangs_alone(nothing: Path) -> None:
     assert what_make_runs("hangs").endswith("python tests/hangs/run.py")
     assert "tests/hangs" not in run(["make", "--dry-run", "test"], nothing).stdout

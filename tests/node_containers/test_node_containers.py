@@ -1,4 +1,4 @@
-"""Node containers for real, on two machines with podman: `make node-containers`.
+"""Node containers for real, on two machines with podman.
 
 The tests go on from each other: refused, started, trained on, stopped and started, kept as an image, removed.
 """
