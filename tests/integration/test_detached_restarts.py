@@ -87,7 +87,8 @@ def test_the_head_starts_a_job_again_and_keeps_every_attempt(fleet: Fleet, scrip
             assert told[number] in (place / "ranks" / rank / "stdout").read_text()
         rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
         assert sorted((row["rank"], row["step"]) for row in rows) == [(0, number + 1), (1, number + 1)]
-    assert "the first one fails" in (places[0] / "ranks" / "0" / "stderr").read_text()
+    # Of the rank that fails first: it may end the other before that says so too.
+    assert any("the first one fails" in (places[0] / "ranks" / rank / "stderr").read_text() for rank in "01")
     written = {Path(row["path"]).name for row in json.loads((run / "artifacts.json").read_text())["files"]}
     assert {f"wrote-{attempt}-{rank}" for attempt in range(3) for rank in "01"} == written
     assert not fleet.alive("away")
