@@ -367,10 +367,11 @@ def test_a_node_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
     assert job.alive("n1") == [] == job.alive("n2")
 
 
-def test_verify_names_a_slow_link(cluster: Cluster) -> None:
+def test_verify_names_a_slow_link_and_fails_below_its_floor(cluster: Cluster) -> None:
     cluster.lab.shape("n2", "200mbit", nic="eth1")
-    verified = cluster.play("verify.yml", verify_launchers=["openmpi"])
-    assert verified.process.returncode == 0, verified.output  # slow is no fault
+    verified = cluster.play("verify.yml", verify_launchers=["openmpi"], verify_floor_gbps=1000)
+    assert "verify of 4 nodes: 1 error" in verified.output, verified.output  # the floor: a slow link is no fault
+    assert re.search(r"TF-VERIFY-FLOOR[\s\S]*GB/s; at least 1e\+03 GB/s are expected", verified.output)
     assert re.search(r"openmpi +gloo +all-reduce correct +4 +[\d.e-]+ +NIC", verified.output), verified.output
     assert "TF-VERIFY-SLOW" in verified.output and "n2" in verified.output.partition("TF-VERIFY-SLOW")[2]
 
