@@ -570,6 +570,7 @@ void Shared::reduce_scatter(const char* input, char* output, int64_t count, cons
       from.push_back(rank == rank_ ? part(rank, first) : slot(chunk, rank, rank_));
     }
     char* here = output + first * size;
+    // Where the output is the own part, that is read after the part of rank 0: the sum grows elsewhere till then.
     char* sum = here == from[rank_] && rank_ != 0 ? slot(chunk, 0, rank_) : here;
     combine(from, sum, {here}, elements, how, size);
   });

@@ -44,7 +44,8 @@ REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after
 INDEXED_SINCE = (1, 24)  # Kubernetes docs, Jobs: completion mode, stable
 NO_PROJECT = "no project is named, whose namespace has the pods: -e pod_project=NAME"
 NOT_KNOWN = "it is not known whether the cluster has Indexed Jobs"
-AGAIN = "ansible-playbook clean.yml -e target=kubernetes -e job_id="
+CLEAN = "ansible-playbook clean.yml"
+AGAIN = f"{CLEAN} -e target=kubernetes -e job_id="
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class PodJob:
     def again(self) -> str:
         """Return what ends the job when its controller is gone."""
         pods = self.pods
-        words = [f"target=runai -e pod_project={pods.project}" if pods.submits else "target=kubernetes"]
-        words += [f"-e pod_namespace={pods.namespace}"] if pods.namespace else []
-        words += [f"-e {shlex.quote(json.dumps({'pod_context': pods.context}))}"] if pods.context else []
-        return AGAIN.replace("target=kubernetes", " ".join(words)) + self.plan.job_id
+        given = ["target=runai", f"pod_project={pods.project}"] if pods.submits else ["target=kubernetes"]
+        given += [f"pod_namespace={pods.namespace}"] if pods.namespace else []
+        given += [shlex.quote(json.dumps({"pod_context": pods.context}))] if pods.context else []
+        return " ".join([CLEAN, *(f"-e {word}" for word in (*given, f"job_id={self.plan.job_id}"))])
 
     @property
     def lines(self) -> list[str]:
