@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
@@ -18,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.pod_request import parse_label
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.runai import namespace_of_project
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.runai_cluster import RunaiCluster
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import with_going
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.targets import ONLY_RUNAI, with_going
 
 Result = dict[str, Any]
 
@@ -32,10 +33,12 @@ class ActionModule(Action):
     def act(self, given: Result, variables: Result) -> Result:
         """Return changed and jobs; failed and msg if something is left."""
         job_id = parse_job_id(given["job_id"]) or ""
+        target = given["target"]
+        refuse_project(target, given)
         named = {name: parse_label(name, given[name]) for name in ("pod_namespace", "pod_project") if given[name]}
         namespace = named.get("pod_namespace") or namespace_of_project(named.get("pod_project", ""))
         where = (given["pod_context"] or "", namespace)
-        found = jobs_there(Kubectl(*where), job_id)
+        found = jobs_there(Kubectl(*where, target=target), job_id)
         jobs = list(found.taken)
         refuse_other_projects(found, named.get("pod_project"))
         if self._task.check_mode:
@@ -43,13 +46,22 @@ class ActionModule(Action):
             return {"changed": bool(jobs), "jobs": jobs, "msg": message}
         left = []
         for job, resources in found.taken.items():
-            own = Kubectl(*where, resources=resources)
+            own = Kubectl(*where, resources=resources, target=target)
             if job in found.projects:
                 own = RunaiCluster(where, found.projects[job], name_of(job))
             left += take_away(own, selector_of(job))
         if left:
-            raise InputError("target", "kubernetes", f"{left[0]}; {len(left)} in all")
+            raise InputError("target", target, f"{left[0]}; {len(left)} in all")
         return {"changed": bool(jobs), "jobs": jobs, "msg": told("ended and taken away", jobs, found.going)}
+
+
+def refuse_project(target: str, given: Mapping[str, object]) -> None:
+    """InputError if Run:ai's project is not named, or is named for another target."""
+    project = given["pod_project"]
+    if target == "runai" and not (project or given["pod_namespace"]):
+        raise InputError("pod_project", None, "name the project, whose namespace has the job: -e pod_project=NAME")
+    if target != "runai" and project:
+        raise InputError("pod_project", project, ONLY_RUNAI)
 
 
 def refuse_other_projects(found: Jobs, given: str | None) -> None:

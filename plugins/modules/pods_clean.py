@@ -18,6 +18,13 @@ version_added: 0.5.0
 author:
   - The torchfleet authors (@torchfleet)
 options:
+  target:
+    description:
+      - Where the jobs are, as O(torchfleet.cluster.launch#module:target) says it. V(runai) needs O(pod_project), or its
+        O(pod_namespace).
+    type: str
+    choices: [kubernetes, pytorchjob, trainjob, mpijob, runai]
+    default: kubernetes
   job_id:
     description: The job. Without it all jobs in the namespace that this user of this controller started and that ended.
     type: str

@@ -41,6 +41,11 @@ def test_no_kubectl_is_told_in_one_line(tmp_path: Path) -> None:
         Kubectl(program=str(tmp_path / "kubectl")).run("get", "pods")
 
 
+def test_an_error_has_the_word_that_the_user_typed(tmp_path: Path) -> None:
+    with pytest.raises(KubeError, match='target: got "mpijob"; '):
+        Kubectl(program=str(tmp_path / "kubectl"), target="mpijob").run("get", "pods")
+
+
 def stand_in(tmp_path: Path, text: str, status: int = 0) -> Kubectl:
     """Return a kubectl that writes its words into a file, and prints a text."""
     (tmp_path / "said").write_text(text)

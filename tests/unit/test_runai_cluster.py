@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.action.pods_clean import refuse_other_projects
+from ansible_collections.torchfleet.cluster.plugins.action.pods_clean import refuse_other_projects, refuse_project
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import program_of
@@ -279,3 +279,27 @@ def test_clean_deletes_workloads_of_the_project_that_was_named_only(programs: Pr
     with pytest.raises(InputError, match=r"pod_project: got .*: -e target=runai -e pod_project=others\Z"):
         refuse_other_projects(there, given)
     refuse_other_projects(there, "others")
+
+
+@pytest.mark.parametrize(
+    ("target", "project", "namespace", "told"),
+    [
+        (
+            "runai",
+            None,
+            None,
+            "pod_project: got null; name the project, whose namespace has the job: -e pod_project=NAME",
+        ),
+        ("mpijob", "mlo", None, 'pod_project: got "mlo"; it is for Run:ai: add -e target=runai'),
+    ],
+)
+def test_the_project_to_clean_is_named_for_run_ai_alone(
+    target: str, project: str | None, namespace: str | None, told: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        refuse_project(target, {"pod_project": project, "pod_namespace": namespace})
+    assert str(refused.value) == told
+
+
+def test_the_namespace_of_a_project_is_enough_to_clean() -> None:
+    refuse_project("runai", {"pod_project": None, "pod_namespace": "team"})

@@ -54,7 +54,7 @@ class KubeError(InputError):
 
     def __init__(self, code: KubeCode, allowed: str, target: str = "kubernetes") -> None:
         super().__init__("target", target, allowed)
-        self.code, self.told = code.value, allowed
+        self.code, self.told, self.target = code.value, allowed, target
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Kubectl:
     """kubectl with a context and a namespace. Every call is bounded in time.
 
     `resources`: kinds of an operator that the job has objects of. A cluster without the operator refuses their names.
-    `container`: the name of ours in the job's pods.
+    `container`: the name of ours in the job's pods. `target`: the user's word for what the errors are about.
     """
 
     def __init__(
@@ -104,13 +104,19 @@ class Kubectl:
         program: str = "kubectl",
         resources: Sequence[str] = (),
         container: str = "ranks",
+        target: str = "kubernetes",
     ) -> None:
         self.program, self.resources, self.container = program, ",".join((*resources, *OBJECTS)), container
+        self.target = target
         self.words = [
             program,
             *([f"--context={context}"] if context else []),
             *([f"--namespace={namespace}"] if namespace else []),
         ]
+
+    def error(self, code: KubeCode, allowed: str) -> KubeError:
+        """Return an error about the user's target."""
+        return KubeError(code, allowed, self.target)
 
     def run(self, *words: str, given: object = None, seconds: float = SECONDS, advice: str = HELP) -> str:
         """Return what kubectl prints. KubeError. `given`: what it reads, as JSON; `advice`: for a refusal."""
@@ -118,18 +124,18 @@ class Kubectl:
         try:
             done = bounded_program.run([*self.words, *words], data, seconds, ANSWER_BYTES)
         except FileNotFoundError:
-            raise KubeError(KubeCode.NOT_STARTED, f"{self.program} is not on your PATH: install kubectl") from None
+            raise self.error(KubeCode.NOT_STARTED, f"{self.program} is not on your PATH: install kubectl") from None
         except OSError as error:
-            raise KubeError(KubeCode.NOT_STARTED, f"{self.program} cannot be started: {error.strerror}") from None
+            raise self.error(KubeCode.NOT_STARTED, f"{self.program} cannot be started: {error.strerror}") from None
         if done.exceeded == Exceeded.TIME:
-            raise KubeError(KubeCode.NO_ANSWER, f"kubectl {words[0]} gave no answer in {seconds:.0f} s")
+            raise self.error(KubeCode.NO_ANSWER, f"kubectl {words[0]} gave no answer in {seconds:.0f} s")
         if done.exceeded == Exceeded.SIZE:
             much = f"kubectl {words[0]} printed more than {ANSWER_BYTES >> 20} MiB, and was ended"
-            raise KubeError(
+            raise self.error(
                 KubeCode.TOO_LONG, f"{much}: give another namespace (-e pod_namespace=NAME), or clean this one"
             )
         if done.status:
-            raise KubeError(KubeCode.FAILED, f"kubectl {words[0]}: {first_line(done.stderr)}; {advice}")
+            raise self.error(KubeCode.FAILED, f"kubectl {words[0]}: {first_line(done.stderr)}; {advice}")
         return done.stdout.decode("utf-8", "replace")
 
     def json(self, *words: str, given: object = None, advice: str = HELP) -> dict[str, object]:
@@ -138,7 +144,7 @@ class Kubectl:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
-            raise KubeError(KubeCode.NO_JSON, f"kubectl {words[0]} printed no JSON") from None
+            raise self.error(KubeCode.NO_JSON, f"kubectl {words[0]} printed no JSON") from None
         return found if isinstance(found, dict) else {}
 
     def create(self, manifest: Mapping[str, object]) -> dict[str, object]:
@@ -173,7 +179,7 @@ class Kubectl:
         except KubeError as error:
             if error.code != KubeCode.FAILED:
                 raise
-            raise KubeError(KubeCode.FAILED, NO_LOGS) from None
+            raise self.error(KubeCode.FAILED, NO_LOGS) from None
 
     def follow_log(self, pod: str) -> subprocess.Popen[bytes]:
         """Begin to read the log of our container in a pod, from its start to its end. Others may add containers."""

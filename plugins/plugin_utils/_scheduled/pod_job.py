@@ -143,7 +143,9 @@ def in_pods(
 
 def kubectl_for(pods: PodRequest) -> Kubectl:
     """Return kubectl for a job of that kind."""
-    return Kubectl(pods.context, pods.namespace, resources=pods.row.resources, container=pods.row.container)
+    row = pods.row
+    where = (pods.context, pods.namespace)
+    return Kubectl(*where, resources=row.resources, container=row.container, target=pods.target)
 
 
 def with_runai(pods: PodRequest) -> PodRequest:
@@ -158,7 +160,7 @@ def refuse_unfollowed(pods: PodRequest) -> None:
     """InputError for a job that cannot be followed, and that is not written for others to submit."""
     if not (pods.followed or pods.manifest):
         how = "--check shows it, and -e pod_manifest=job.json writes it with the command that submits it"
-        raise InputError("target", pods.row.target, f"{pods.kind_reason}: {how}")
+        raise InputError("target", pods.target, f"{pods.kind_reason}: {how}")
 
 
 def lease_for(made: PodJob) -> Lease:
@@ -223,7 +225,7 @@ def undo(kubectl: Kubectl, selector: str, why: KubeError, again: str) -> None:
     """Take away what is there after an error. KubeError with both if that fails too."""
     left = take_away(kubectl, selector)
     if left:
-        raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {again}") from None
+        raise KubeError(KubeCode(why.code), f"{why.told}; {left[0]}: {again}", why.target) from None
 
 
 def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result, list[str]]:

@@ -93,6 +93,7 @@ class PodRequest:
     image: str
     pods: int
     ranks: int
+    target: str = "kubernetes"  # as the user said it
     kind: str = "indexed"
     any_kind: bool = False  # no kind was asked for: it may become what the cluster has
     kind_reason: str = ""  # what is to be said of the choice
@@ -264,7 +265,8 @@ def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:
         raise InputError("python", request.python, "give its whole path in the image: -e python=/opt/venv/bin/python")
     kind = kind_of_target(given)
     any_kind = not kind and "kind" not in found and "manifest" not in found
-    made = PodRequest("", pods, ranks, any_kind=any_kind, python=request.python or "python3")
+    target = str(given.get("target") or "kubernetes")
+    made = PodRequest("", pods, ranks, target, any_kind=any_kind, python=request.python or "python3")
     return checked_for_kind(dataclasses.replace(made, **{**found, **kind}))  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ class RunaiCluster(Kubectl):
     """
 
     def __init__(self, where: tuple[str, str], project: str, name: str, argv: Sequence[str] = ()) -> None:
-        super().__init__(*where, container=KINDS["runai"].container)
+        super().__init__(*where, container=KINDS["runai"].container, target=PROGRAM)
         self.runai, self.name, self.argv = RunaiProgram(project), name, tuple(argv)
         self.there = not argv  # whether the workload may be there
 

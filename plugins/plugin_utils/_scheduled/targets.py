@@ -16,6 +16,7 @@ from .pod_request import PARSERS as OF_PODS
 from .slurm_request import OPTIONS as OF_SLURM
 
 OF_PODS_WITH_KUBECTL = ("kubernetes", *OPERATORS)
+ONLY_RUNAI = "it is for Run:ai: add -e target=runai"
 TARGETS = ("nodes", *OF_PODS_WITH_KUBECTL, "runai", "slurm")
 
 
@@ -30,7 +31,7 @@ def parse_target(given: Mapping[str, object]) -> str:
         if lone and target not in targets:
             raise InputError(lone, given[lone], advice)
     if target in OF_PODS_WITH_KUBECTL and given.get("pod_project") is not None:
-        raise InputError("pod_project", given["pod_project"], "it is for Run:ai: add -e target=runai")
+        raise InputError("pod_project", given["pod_project"], ONLY_RUNAI)
     return target
 
 
