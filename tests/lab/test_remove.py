@@ -319,6 +319,8 @@ def test_a_node_that_does_not_answer_is_forgotten_by_the_others(bare: Cluster) -
         assert sorted(json.loads(known.read_text())["nodes"]) == ["n1", "n3"]
         config = bare.lab.root("n1", "cat", "/home/fleet/.torchfleet/ssh/config")
         assert "Host n1" in config and "Host n3" in config and "n2" not in config
+        proven = works(bare, "setup.yml", "-e", "away=n2")
+        assert "verify of 2 nodes: " in proven.output, proven.output
         trained = bare.train(workload="message_passing", away="n2")
         assert {row["host"] for row in trained.result["ranks"]} == {"n1", "n3"}
     finally:
