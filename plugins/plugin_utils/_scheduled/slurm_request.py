@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import USABLE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     parse_bytes,
@@ -24,7 +25,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
 
 from .nodes_request import NODES_MOST, NOTHING, size_of
 
-VENDORS = ("nvidia", "amd", "intel")
 ARGUMENTS = """-e '{"slurm_args": ["--nodelist=n1,n2"]}'"""
 # What has no meaning for nodes of Slurm, and what to do instead.
 NOT_FOR_SLURM: Mapping[str, str] = {
@@ -103,7 +103,7 @@ Parser = Callable[[str, object], object]
 PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of SlurmRequest, and what checks it
     "slurm_cpus": ("cpus", lambda name, value: parse_whole(name, value, 1, 100_000)),
     "slurm_gpus": ("gpus", lambda name, value: parse_whole(name, value, 0, 64)),
-    "slurm_gpu_vendor": ("vendor", lambda name, value: parse_choice(name, value, VENDORS)),
+    "slurm_gpu_vendor": ("vendor", lambda name, value: parse_choice(name, value, USABLE)),
     "slurm_start_timeout": ("start_timeout", lambda name, value: parse_seconds(name, value, 3600)),
     "slurm_output": ("output", parse_bytes),
     "slurm_args": ("arguments", lambda name, value: checked_arguments(name, parse_words(name, value))),
