@@ -26,7 +26,7 @@ from .entry import Entry, Lease, Peers
 from .place import NoPlace
 
 FORM = "slurm"  # the word on the command line that asks for it
-ASKED = "the controller's word"  # in place of a signal
+ASKED = "a request of the controller"  # in place of a signal
 BEAT, END = b".", b"!"  # what the controller writes when our files are here
 # slurmstepd sends at most 1,024 bytes of a line at once, and srun puts a label and a line end to each piece (measured
 # with 22.05; MAX_MSG_LEN of its source). Mark and number take some 40.

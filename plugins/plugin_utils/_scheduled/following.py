@@ -140,7 +140,7 @@ class Following(Generic[SeatType]):
                 self.on_frame(seat, frame)
             if seat.reader.missing and not missing:
                 seat.placed = True  # that may have been there: only a log of megabytes is rotated
-                self.say(f"{seat.host}: a part of its log was rotated away on its machine: its output may lack")
+                self.say(f"{seat.host}: its machine rotated a part of its log away: some of its output may be missing")
         except BadFrame as error:
             seat.gone = True
             self.end_job(reasons.node_lost(seat.host, f"its log cannot be trusted: {error}"), seat.host)

@@ -44,11 +44,12 @@ SAID_FILE = "srun.out"
 NODES, RIGHTS = "sinfo shows the nodes that there are", "sacctmgr show associations user=$USER shows yours"
 HOPELESS = {
     **dict.fromkeys(
-        ("PartitionNodeLimit", "PartitionConfig"), f"the partition has not so many nodes, or smaller ones: {NODES}"
+        ("PartitionNodeLimit", "PartitionConfig"),
+        f"the partition does not have so many nodes, or they are smaller: {NODES}",
     ),
     "PartitionTimeLimit": "the partition gives less time: sinfo --format='%P %l'",
-    "BadConstraints": f"no nodes are as they were asked for: {NODES}",
-    **dict.fromkeys(("AssocMaxNodesPerJobLimit", "QOSMaxNodePerJobLimit"), f"you may not have so many nodes: {RIGHTS}"),
+    "BadConstraints": f"no node has what the job asks for: {NODES}",
+    **dict.fromkeys(("AssocMaxNodesPerJobLimit", "QOSMaxNodePerJobLimit"), f"you may not use so many nodes: {RIGHTS}"),
     **dict.fromkeys(("AccountNotAllowed", "InvalidAccount"), f"the account may not be used there: {RIGHTS}"),
     **dict.fromkeys(("QOSNotAllowed", "InvalidQOS"), f"the QOS may not be used there: {RIGHTS}"),
     "DependencyNeverSatisfied": "the job that it is to wait for has failed",

@@ -62,7 +62,7 @@ PLANNED: Mapping[str, str] = {
     **dict.fromkeys(("-G", "--gpus", "--gpus-per-task"), "-e slurm_gpus=4"),
     **dict.fromkeys(("-M", "--clusters"), "log in to a head of that cluster: squeue and scancel ask the same one"),
     **dict.fromkeys(("-J", "--job-name"), "-e job_id=NAME"),
-    **dict.fromkeys(("-D", "--chdir"), "paths of the program are those of its folder"),
+    **dict.fromkeys(("-D", "--chdir"), "ranks work in the folder of the script"),
     **dict.fromkeys(
         (
             *("-o", "--output", "-e", "--error", "-i", "--input", "-l", "--label", "-u", "--unbuffered", "--pty"),
@@ -153,7 +153,8 @@ def parse_slurm(given: Mapping[str, object], request: Request) -> SlurmRequest:
         if given.get(name) is not None and plain_text(given[name]) not in NOTHING:
             raise InputError(name, given[name], f"it is not for nodes of Slurm: {instead}")
     if given.get("launcher") not in (None, "torchrun"):
-        advice = "there it is torchrun: leave it out; -e launcher=srun without target is for a cluster of your own"
+        own = "-e launcher=srun without target is for a cluster of your own"
+        advice = f"target=slurm starts ranks with torchrun: leave it out; {own}"
         raise InputError("launcher", given["launcher"], advice)
     found = {part: parse(name, given[name]) for name, (part, parse) in PARSERS.items() if given.get(name) is not None}
     count = parse_whole("slurm_nodes", given.get("slurm_nodes"), 1, NODES_MOST)
