@@ -70,9 +70,9 @@ def seats_of(request: Request, cluster: Cluster, facts: Mapping[str, AnyFacts], 
 
 
 def spare_warnings(request: Request, cluster: Cluster, used: Sequence[str]) -> list[str]:
-    """Return that no free worker stands in for a node of a detached job: its head starts it again without a plan.
+    """Return a warning that free workers replace no lost node: the head starts a detached job again without a plan.
 
-    Nor for one of a job whose ranks torchrun's agents start again: those stay where they are.
+    The same holds where torchrun's agents start the ranks again: they stay on their nodes.
 
     InputError if the user named more nodes than are used.
     """

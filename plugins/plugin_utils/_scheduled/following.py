@@ -80,7 +80,7 @@ class Following(Generic[SeatType]):
         self.deadline = 0.0  # for nodes to go, when the job is ended
 
     def read(self) -> None:
-        """Read what came of all nodes, and wait for it a moment."""
+        """Read what all nodes sent, and wait a moment for it."""
         raise NotImplementedError
 
     def look(self) -> None:
@@ -127,13 +127,13 @@ class Following(Generic[SeatType]):
             self.note_end(why, host)
 
     def over(self) -> bool:
-        """Whether nothing more comes of any node."""
+        """Whether no node will send anything more."""
         if self.end and self.deadline and time.monotonic() > self.deadline:
             return True
         return all(seat.report or seat.gone for seat in self.seats.values())
 
     def take(self, seat: SeatType, data: bytes) -> bool:
-        """Handle what came of a node; return whether that can be trusted. Else nothing more of it counts."""
+        """Handle what a node sent; return whether it can be trusted. If not, nothing that it sends later counts."""
         try:
             missing = seat.reader.missing
             for frame in seat.reader.take(data):
@@ -219,7 +219,7 @@ class Following(Generic[SeatType]):
         self.end = {"reason": reason.code, "detail": reason.detail, "at": time.time(), "host": host}
 
     @property
-    def short(self) -> list[str]:
+    def out_of_memory(self) -> list[str]:
         """Return the nodes in which something was killed for want of memory, by what the scheduler said."""
         return []
 

@@ -152,7 +152,7 @@ class Kubectl:
         return self.json("create", "--filename=-", "--validate=true", given=manifest, advice=HELP_CREATE)
 
     def begin(self) -> None:
-        """Start what no object in the cluster starts: nothing here. KubeError."""
+        """Start the job: nothing to do here, for its objects start it. KubeError."""
 
     def patch(self, kind: str, names: Sequence[str], changes: Mapping[str, object]) -> None:
         """Change fields of objects of a kind; None takes one away. KubeError."""

@@ -142,7 +142,7 @@ def limits(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
 
 
 def kept() -> Field:
-    """Return how long a Job stays that is over."""
+    """Return how long a Job stays after its end."""
     return Field(("ttlSecondsAfterFinished",), KEEP_SECONDS, "the cluster removes what nobody took away")
 
 
@@ -217,7 +217,7 @@ def container(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: b
 
 
 def command_of(pods: PodRequest) -> list[str]:
-    """Return what runs in each pod. Whoever is not followed by us tells people what happens, not frames."""
+    """Return what runs in each pod. A pod that we do not follow prints lines for people in place of frames."""
     words = [pods.python, "-I", "-S", f"{FILES}/entry.py", FILES, pods.row.home, digest()]
     return [*words, *([] if pods.followed else [FORM])]
 
@@ -285,7 +285,7 @@ def service_of(plan: LaunchPlan) -> Thing:
 
 
 def config_of(plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes]) -> Thing:
-    """Return the ConfigMap. Whoever takes the job away reads there of which kind it is."""
+    """Return the ConfigMap. clean.yml reads the kind of the job in it."""
     name = name_of(plan.job_id)
     reasons = {
         "entry.py": "the first thing that runs", "runtime.zip": "guard, rank wrapper and result",

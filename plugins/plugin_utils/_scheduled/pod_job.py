@@ -249,7 +249,7 @@ def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result
         raise
     view.close()
     left = take_away(kubectl, selector)
-    outcome = result_of(job, following.reports, following.end, following.started, following.short)
+    outcome = result_of(job, following.reports, following.end, following.started, following.out_of_memory)
     keep(run_dir, outcome, following.reports)
     return outcome, [*left, *([f"later: {made.again}"] if left else [])]
 

@@ -292,7 +292,7 @@ class Jobs(NamedTuple):
 
 
 def jobs_there(slurm: Slurm, job_id: str) -> Jobs:
-    """Return jobs in Slurm: to end is the wanted one, of this user of the cluster. SlurmError.
+    """Return the jobs in Slurm. The wanted one is to be ended, if this user of the cluster has it. SlurmError.
 
     Several people may share that user, and give jobs the same id: then one that was started from here is meant.
     InputError if the wanted one is not there. Without a name nothing is to end: what is in the queue waits or runs.

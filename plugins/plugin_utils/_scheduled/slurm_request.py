@@ -123,7 +123,7 @@ def checked_arguments(name: str, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def names_partitions(words: Sequence[str]) -> bool:
-    """Whether options of srun give Slurm a choice of partitions: it says of the last one that it tried why not."""
+    """Whether options of srun name several partitions. Slurm says of the last one alone why a job waits."""
     return any("," in word for word in words if word.startswith(("-p", "--partition=")))
 
 
