@@ -159,6 +159,12 @@ def test_whoever_names_vendors_names_those_of_the_table() -> None:
     assert set(planning.DEFAULTS) - {""} <= set(VENDORS)
 
 
+def test_clean_knows_every_target() -> None:
+    """A target that it does not know is refused as if it were a mistake. Nodes of the inventory are what is left."""
+    first = yaml.safe_load((REPO / "clean.yml").read_text())[0]
+    assert {"nodes", *first["vars"]["__clean_of"]} == set(documented("launch")["target"]["choices"])
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_setup_offers_what_can_be_installed(name: str) -> None:
     """Its check documents the choices, and there is a role for each; one role installs all backends."""
