@@ -71,7 +71,7 @@ def refuse_other_projects(found: Jobs, given: str | None) -> None:
     """
     for job, project in found.projects.items():
         if job in found.taken and project != given:
-            advice = f"what is there of {job} says it is in project {project}: -e target=runai -e pod_project={project}"
+            advice = f"the objects of {job} name project {project}: -e target=runai -e pod_project={project}"
             raise InputError("pod_project", given, advice)
 
 

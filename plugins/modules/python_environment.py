@@ -268,7 +268,7 @@ EXAMPLES = r"""
       loop: "{{ my_tools_plan.steps[inventory_hostname] | default([{'state': 'make'}]) }}"
       delegate_to: "{{ item.host | default(omit) }}"
 
-    - name: Be sure that it arrived
+    - name: Prove that it works on this node
       torchfleet.cluster.python_environment:
         state: prove
         plan: "{{ my_tools_plan }}"

@@ -81,5 +81,14 @@ def test_an_example_of_contributing_fits_the_tree(number: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_no_file_is_tracked_that_a_program_left() -> None:
+    """Nothing empty in the first directory, and no number of a process. Archives of the tree have no git."""
+    argv = ["git", "ls-files"]
+    names = subprocess.run(argv, cwd=REPO, capture_output=True, text=True, check=False).stdout.split()
+    first = [REPO / name for name in names if "/" not in name]
+    empty = [path.name for path in first if path.exists() and not path.stat().st_size]
+    assert [name for name in names if name.endswith(".pid")] + empty == []
+
+
 def test_contributing_has_the_five_examples() -> None:
     assert len(examples()) == 5

@@ -140,7 +140,7 @@ SURVEYS: dict[str, tuple[Lies, str]] = {
     "a negative size": (said('{"kind": "survey", "size": -5}'), "more than a block"),
     "a size with a fraction": (said('{"kind": "survey", "size": 1.5}'), "more than a block"),
     "a size of 100 GB": (said('{"kind": "survey", "size": 99999999999}'), "more than a block"),
-    "a frame that only a head sends": (said('{"kind": "result", "result": {}}'), "nobody asked for"),
+    "a frame that only a head sends": (said('{"kind": "result", "result": {}}'), "unexpected frame of kind"),
     "the answer to another question": (said('{"kind": "clock", "time": 1}'), "answered survey with clock"),
     "beats without an end": (
         [{"on": "survey", "flood": '{"kind": "beat"}\n'}],

@@ -192,7 +192,7 @@ def models(run_dir: Path) -> list[str]:
         ("broken", "not all of its files came now"),  # reproduced before: artifacts.json had lost them
         ("damaged", "a file that came now is damaged"),
         ("refused", "not all of its files came now"),
-        ("unreadable", "more files than then cannot be read now"),
+        ("unreadable", "more files cannot be read now than last time"),
         ("empty", "nothing matches there now"),
     ],
 )
@@ -201,7 +201,7 @@ def test_what_is_less_than_before_takes_no_place(tmp_path: Path, other: str, why
     bring(tmp_path, "n1", "n2")
     home = bring(tmp_path, "n1", "n2", over=over, **{other: "n2"})
     assert models(tmp_path) == ["n1/model-2", "n2/model-0"] and "2 files" in home.line and "from n1:" in home.line
-    assert home.warnings[-1] == f"collect: artifacts/n2 is what had come before: {why}"
+    assert home.warnings[-1] == f"collect: artifacts/n2 has the files that came earlier: {why}"
     assert not (tmp_path / ".collecting").exists()
 
 
@@ -448,7 +448,7 @@ def test_what_comes_is_bounded_and_listed() -> None:
         border.check("artifacts/n3/a", True, 0)
     border = Border(["n1"], Limits(1, 1 << 20))
     border.check("artifacts/n1/a", True, 1)
-    with pytest.raises(ValueError, match="blocks of next to nothing"):  # reproduced before: a byte at a time, for days
+    with pytest.raises(ValueError, match="too many small blocks"):  # reproduced before: a byte at a time, for days
         for _block in range(400):
             border.check("artifacts/n1/a", False, 1)
     border = Border(["n1"], MANY)

@@ -76,7 +76,7 @@ def test_lines_that_the_kubelet_rotated_away_are_counted_and_reading_goes_on(see
         (b"@torchfleet 0 ) {}\n", "within another"),
         (b"@torchfleet 0 + {}\n", "within another"),
         (b"@torchfleet 0 ( {\n@torchfleet 1 : {}\n", "within another"),
-        (b'@torchfleet 0 : {"kind": "stage"}\n', "nobody asked for"),
+        (b'@torchfleet 0 : {"kind": "stage"}\n', "unexpected frame of kind"),
         (b'@torchfleet 0 : {"kind": "line", "rank": -1, "stream": "stdout", "text": "", "skipped": 0}\n', "not what"),
         (b"@torchfleet 0 : " + b"[" * 100_000 + b"\n", "too long"),
         (b"@torchfleet 0 ( " + b"x" * 20_000, "no end"),

@@ -315,7 +315,7 @@ def test_a_pod_whose_log_was_rotated_goes_on(tmp_path: Path) -> None:
     following.read_log(seat, reading)
     os.close(reading)
     assert seat.placed and not seat.gone and following.end is None
-    assert said == ["tf-demo-0: a part of its log was rotated away on its machine: its output may lack"]
+    assert said == ["tf-demo-0: its machine rotated a part of its log away: some of its output may be missing"]
 
 
 def test_metrics_have_an_end(tmp_path: Path) -> None:
@@ -363,5 +363,5 @@ def test_no_claim_lies_over_torchfleet_s_own_paths(path: str) -> None:
 
 
 def test_two_claims_at_one_path_are_refused_however_it_is_written() -> None:
-    with pytest.raises(InputError, match="two claims have one path"):
+    with pytest.raises(InputError, match="two claims are mounted at the same path"):
         parse_volumes("pod_volumes", "a:/data,b:/data/")

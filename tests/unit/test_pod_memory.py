@@ -116,6 +116,6 @@ def test_the_cluster_is_asked_until_it_says_how_a_container_ended(tmp_path: Path
     for host, told in zip(HOSTS, (OURS, KILLED), strict=True):
         following.seats[host].report = told  # type: ignore[assignment]
     following.look_now()
-    assert following.short == []
+    assert following.out_of_memory == []
     following.finish()
-    assert following.short == ["tf-demo-1"]
+    assert following.out_of_memory == ["tf-demo-1"]

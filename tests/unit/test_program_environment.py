@@ -181,7 +181,7 @@ def test_without_requirements_they_run_in_the_proven_one() -> None:
 
 def test_nodes_of_one_kind_have_one_content(tmp_path: Path) -> None:
     wanted = needs(tmp_path, "tiny\n")
-    with pytest.raises(InputError, match="n1 and n2 have other versions: write exact versions into it"):
+    with pytest.raises(InputError, match="n1 and n2 have different versions: write exact versions into it"):
         plan_with(wanted, {"program": program("ab")}, {"program": program("cd")})
 
 
@@ -204,7 +204,7 @@ def test_nodes_of_other_kinds_with_other_versions_are_told(tmp_path: Path) -> No
 
 def test_a_node_cannot_name_another_place(tmp_path: Path) -> None:
     for path in ("/home/me/.ssh", f"/home/me/{NAME}", f"{PATH}/..", "/programs/other"):
-        with pytest.raises(InputError, match="n2 names another place for environments"):
+        with pytest.raises(InputError, match="n2 names another path for it than the plan"):
             plan_with(needs(tmp_path, "tiny\n"), {"program": program("ab")}, {"program": program("ab", path=path)})
 
 

@@ -97,8 +97,8 @@ def test_an_environment_is_not_exchanged_under_a_running_job(
     assert run(capsys, "look", tmp_path)["refusals"] == []  # it is what is wanted
     newer = {"packages": ["tiny==2.0"]}
     assert run(capsys, "look", tmp_path, **newer)["refusals"] == [
-        f"some: job one runs here, and {tmp_path}/home/venv would be exchanged under it: wait for its end, or end it: "
-        "ansible-playbook clean.yml -e job_id=one"
+        f"some: job one runs here, and {tmp_path}/home/venv, which it may use, would be replaced: "
+        "wait for its end, or end it: ansible-playbook clean.yml -e job_id=one"
     ]
     os.close(held)
     assert run(capsys, "look", tmp_path, **newer)["refusals"] == []

@@ -21,12 +21,14 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import judge
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import planning
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import speed, trial
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import registry
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import pod_plan
 from tests import transcripts
 
 REPO = Path(__file__).parents[2]
@@ -149,6 +151,18 @@ def test_a_vendor_has_what_its_row_says(vendor: str) -> None:
     row = VENDORS[vendor]
     assert not row.role or (REPO / "roles" / row.role / "tasks" / "main.yml").exists()
     assert vendor in {build.get("vendor") for build in VERSIONS["pytorch"]["builds"].values()}
+
+
+def test_whoever_names_vendors_names_those_of_the_table() -> None:
+    assert set(documented("launch")["slurm_gpu_vendor"]["choices"]) == set(gpu_vendors.USABLE)
+    assert set(pod_plan.GPUS.values()) <= set(gpu_vendors.USABLE)
+    assert set(planning.DEFAULTS) - {""} <= set(VENDORS)
+
+
+def test_clean_knows_every_target() -> None:
+    """A target that it does not know is refused as if it were a mistake. Nodes of the inventory are what is left."""
+    first = yaml.safe_load((REPO / "clean.yml").read_text())[0]
+    assert {"nodes", *first["vars"]["__clean_of"]} == set(documented("launch")["target"]["choices"])
 
 
 @pytest.mark.parametrize("name", PARTS)

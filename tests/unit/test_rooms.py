@@ -91,8 +91,7 @@ def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
 
 
 # How many files of a folder may have Any: where Ansible hands over its own values (task_vars, module.params, hostvars,
-# options by name),
-# and where a library without types does (torch, boto3). No folder may get more.
+# options by name), and where a library without types does (torch, boto3). No folder may get more.
 FILES_WITH_ANY = {
     "action": 36,
     "module_utils/_runtime": 3,

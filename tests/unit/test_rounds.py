@@ -50,12 +50,12 @@ BY = 'restart_by: got "torchrun"; '
         ({"restart_by": "slurm"}, 'restart_by: got "slurm"; choose one of torchfleet, torchrun'),
         (
             {**GIVEN, "rendezvous": "static"},
-            'rendezvous: got "static"; only the ranks of one node would be started again: with restart_by=torchrun '
+            'rendezvous: got "static"; it would start only the ranks of one node again: with restart_by=torchrun '
             "leave it out (c10d)",
         ),
         (
             {**GIVEN, "ports": "24000-24099"},
-            'ports: got "24000-24099"; each start has another free port for rank 0, outside them: leave out ports, '
+            'ports: got "24000-24099"; each start takes a new free port for rank 0, outside these: leave out ports, '
             "or restart_by",
         ),
         ({**GIVEN, "min_nodes": 1}, "min_nodes: got 1; torchrun's agents stay on their nodes: leave one out"),

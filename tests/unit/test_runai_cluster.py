@@ -87,7 +87,11 @@ def made(place: Path, **given: Any) -> PodJob:
     [
         (None, HERE, "runai is not on your PATH"),
         (["*training*"], HERE, "runai on your PATH has no `training pytorch submit`, so it is of version 1"),
-        ([], {**HERE, "pod_project": None}, "no project is named, whose namespace has the pods: -e pod_project=NAME"),
+        (
+            [],
+            {**HERE, "pod_project": None},
+            "the project is not named, and the pods run in its namespace: -e pod_project=NAME",
+        ),
     ],
 )
 def test_what_keeps_a_job_from_being_submitted_is_told_in_one_line(

@@ -117,11 +117,11 @@ def test_a_detached_job_has_no_spares_and_says_so() -> None:
     nodes = Cluster(HEAD, tuple(Node(name, name) for name in ("n1", "n2", "n3", "n4")))
     used = ["n1", "n2"]
     detached = Request("mnist", detach=True, max_restarts=3)
-    told = "detached, so started again on the same nodes: n3 n4 will not stand in for a lost one"
+    told = "detached, so started again on the same nodes: n3 n4 will not replace a lost one"
     assert spare_warnings(detached, nodes, used) == [told]
     assert spare_warnings(detached, nodes, ["n1", "n2", "n3", "n4"]) == []
     assert spare_warnings(Request("mnist", detach=True), nodes, used) == []
     assert spare_warnings(Request("mnist", max_restarts=3, nodes=("n1", "n2", "n3", "n4")), nodes, used) == []
     named = Request("mnist", detach=True, max_restarts=3, nodes=("n1", "n2", "n3", "n4"))
-    with pytest.raises(InputError, match='nodes: got "n3,n4"; the job does not use them'):
+    with pytest.raises(InputError, match='nodes: got "n3,n4"; the job does not use these nodes'):
         spare_warnings(named, nodes, used)

@@ -187,7 +187,7 @@ def test_nothing_is_exchanged_or_moved_under_a_running_job(wanted: Request, tmp_
     assert environment.look(wanted)["refusals"] == []  # it is what is wanted
     newer = replace(wanted, packages=["tiny==2.0"])
     (only,) = environment.look(newer)["refusals"]
-    assert f"job one runs here, and {wanted.path} would be exchanged under it" in only
+    assert f"job one runs here, and {wanted.path}, which it may use, would be replaced" in only
     (wanted.place / "bin/python").unlink()
     assert "job one runs here" in environment.look(wanted)["refusals"][0]  # it would be made anew in its place
     Path(wanted.path).unlink()

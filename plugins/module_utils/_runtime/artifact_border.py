@@ -87,7 +87,7 @@ class Border:
         if count > self.limits.files or size > self.limits.bytes:
             raise ValueError("more files or bytes came than it may send (collect_files, collect_limit)")
         if number > 2 * self.limits.files + self.limits.bytes // LEAST_BLOCK + SPARE_BLOCKS:
-            raise ValueError("its files came in blocks of next to nothing")
+            raise ValueError("its files came in too many small blocks")
         return host, path
 
     def end(self, host: str, files: Iterable[Artifact]) -> None:
@@ -95,7 +95,7 @@ class Border:
         rows = [row["path"] for row in files]
         allowed = self.hosts is None or host in self.hosts
         if self.shared and len(self.told) >= HOSTS_MOST:
-            raise ValueError("lists of more hosts than a cluster has")
+            raise ValueError("it sent lists of files for too many hosts")
         if not allowed or host in self.told or len(set(rows)) < len(rows) or set(rows) != self.files.get(host, set()):
             raise ValueError("its list of files differs from the files that came")
         self.told.add(host)

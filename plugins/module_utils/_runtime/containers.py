@@ -163,7 +163,7 @@ def look_inside(
     try:
         inner = IMAGE_FACTS(json.loads(out[-ANSWER_BYTES:].splitlines()[-1]))
     except (BadFrame, ValueError, IndexError, RecursionError):
-        return {**found, "flaw": ImageFlaw.NOT_STARTED, "said": "it answered something else than our code says"}, None
+        return {**found, "flaw": ImageFlaw.NOT_STARTED, "said": "its answer is not that of our check"}, None
     return found, inner
 
 

@@ -195,7 +195,7 @@ class Laying:
             if frame["first"]:
                 self.start_piece(number)
             if number != self.piece:
-                raise ValueError("a piece came that nobody had asked for")
+                raise ValueError("a piece came that was not requested")
             self.write(self.manifest.piece(number), frame["data"])
         except (OSError, ValueError) as error:
             self.fail(error)
@@ -203,7 +203,7 @@ class Laying:
     def start_piece(self, number: int) -> None:
         """Go to where a piece begins. ValueError, OSError."""
         if number not in self.wanted:
-            raise ValueError("a piece came that nobody had asked for")
+            raise ValueError("a piece came that was not requested")
         piece = self.manifest.piece(number)
         if self.file < 0 or self.number != piece.file:
             self.leave_file()

@@ -78,9 +78,9 @@ def named_parts(program: str, box: Box) -> list[Part]:
     label = [f"{HOME_LABEL}={box.home}", *([f"{JOB_LABEL}={box.job_id}"] if box.job_id else [])]
     return [
         Part((program, "run", "--rm"), "one container for this node's part of the job"),
-        Part(("--name", box.name), "by this name it is ended"),
-        Part(tuple(word for text in label for word in ("--label", text)), "by these clean.yml finds it"),
-        Part(("--pull", "never"), "the image that was looked at, by its id: no other one"),
+        Part(("--name", box.name), "the job ends the container by this name"),
+        Part(tuple(word for text in label for word in ("--label", text)), "clean.yml finds the container by these"),
+        Part(("--pull", "never"), "no other image than the one that was checked, named by its id"),
         Part(("--entrypoint", ""), "the image's own entry point would start something else"),
         Part(("--log-driver", "none"), "output lies in the job's files, not in the engine's as well"),
         Part(("--network", "host"), "ranks reach the addresses of the nodes"),
@@ -181,9 +181,9 @@ def apptainer_parts(box: Box) -> list[Part]:
     """Return the words for Apptainer (apptainer-exec): network, pids, IPC, /dev and limits are the node's anyway."""
     parts = [
         Part(("apptainer", "exec"), "one container for this node's part of the job"),
-        Part(("--cleanenv",), "variables of the node are none of the image: the job's come from its order"),
+        Part(("--cleanenv",), "the image does not get the node's variables; the job's come from its order"),
         Part(("--no-home",), "your home has packages and settings of the node; container_mounts gives it"),
-        Part(("--pwd", "/"), "the job's directory is entered by our step into the image"),
+        Part(("--pwd", "/"), "our program in the image changes into the job's directory"),
     ]
     if "nvidia" in box.devices:
         parts.append(Part(("--nv",), "NVIDIA's GPUs, and the libraries of their driver", MEASURED))
@@ -217,14 +217,14 @@ def charliecloud_parts(box: Box) -> list[Part]:
     """Return the words for Charliecloud: network, pids, /dev, /dev/shm and limits are the node's there anyway."""
     parts = [
         Part(("ch-run",), "one container for this node's part of the job"),
-        Part(("--unset-env", "PYTHON*"), "paths of the node's Python are none of the image"),
-        Part(("--unset-env", "LD_*"), "paths of the node's libraries are none of the image"),
+        Part(("--unset-env", "PYTHON*"), "these hold paths of the node's Python, which the image does not have"),
+        Part(("--unset-env", "LD_*"), "these hold paths of the node's libraries, which the image does not have"),
     ]
     if box.has_environment:
         parts.append(Part(("--set-env",), "the image's own variables", MEASURED))
     at_home = in_own_home(box)
     if at_home:
-        reason = "your home, which has torchfleet's: a directory cannot be made in an image that is read only"
+        reason = "mounts your home, and torchfleet's below it: a read-only image has no place for another mount"
         parts.append(Part(("--home",), reason, MEASURED))
     mounts = [mount for mount in box.mounts if mount.there != TMP]  # ch-run has the node's /tmp
     if at_home:

@@ -105,7 +105,7 @@ def checked(frame: Fields, accepted: Accepted[Message]) -> Message:
     """Return a frame with its fields as they must be, others left out. BadFrame for the first that is not."""
     kind = str(frame["kind"])
     if kind not in accepted:
-        raise BadFrame(f"it sent a frame of kind {printable(kind)[:40]!r}, which nobody asked for")
+        raise BadFrame(f"it sent an unexpected frame of kind {printable(kind)[:40]!r}")
     try:
         return accepted[kind](frame)
     except (BadFrame, ValueError, OverflowError) as error:

@@ -10,15 +10,16 @@ A class in plugin_utils/_launchers renders the command.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Callable, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Literal, Mapping, NamedTuple, Sequence
 
 if TYPE_CHECKING:
     from .orders import Order
 
 # What starts the ranks on a node. The launcher's program is needed where it runs, and where it starts something.
-DAEMONS = "the launcher's daemons"  # from the head, on every node
-AGENTS = "an agent of each node's own"  # where ranks are
-SLURMD = "Slurm's daemons"  # which are there already; our guard is not above the ranks
+StartedBy = Literal["daemons", "agents", "slurmd"]
+DAEMONS: StartedBy = "daemons"  # the launcher's, which it starts from the head on every node
+AGENTS: StartedBy = "agents"  # one on each node that has ranks, started by that node
+SLURMD: StartedBy = "slurmd"  # Slurm's daemons, which run already: the ranks are not below our guard
 
 Words = Sequence[str]
 Trial = Callable[[str, Words], Words]  # the version and the user's options; what starts one process here with them
@@ -50,7 +51,7 @@ class Launcher(NamedTuple):
     """One launcher."""
 
     title: str  # for people
-    started_by: str  # DAEMONS, AGENTS or SLURMD
+    started_by: StartedBy  # what starts its ranks
     identity: Words  # variables of a rank: rank, world size, local rank, local size (if there is none: as planned)
     inherited: Words  # prefixes of variables that an outer job, a batch system or a profile would pass on
     trial: Trial

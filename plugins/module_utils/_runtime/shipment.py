@@ -46,7 +46,7 @@ class Shipment:
             if frame["first"]:
                 self.close_arrival()
                 if frame["name"] not in self.wanted:
-                    raise ValueError("a file came that nobody had asked for")
+                    raise ValueError("a file came that was not requested")
                 self.arrival = Arrival(self.store, frame["name"])
             self.room -= len(frame["data"])
             if self.arrival is None or self.arrival.digest != frame["name"] or self.room < 0:

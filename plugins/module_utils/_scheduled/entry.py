@@ -77,7 +77,7 @@ class Peers(NamedTuple):
 
 
 class Entry:
-    """Runs the job of one node to its end. A pod's; slurm_entry.py has what is another way on Slurm's nodes."""
+    """Runs the job of one node to its end, in a pod. slurm_entry.py has what differs on nodes of Slurm."""
 
     unit = "pod"
     part_characters = PART_CHARACTERS  # of a frame in one line

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The NIC and RDMA ports of a pod: what it finds in itself, for no other place knows them.
+"""The NIC and RDMA ports of a pod, which only the pod itself can find.
 
 The way to the first pod says which NIC carries the job. RDMA is used where a port is up; of its GIDs the one of RoCE v2
 with an IPv4 address is taken, as NCCL's documentation asks (NCCL_IB_GID_INDEX).

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which node of the plan a pod is: whatever started it says so in another variable."""
+"""Which node of the plan a pod is: each system that starts pods has a variable of its own for that."""
 
 from __future__ import annotations
 
@@ -61,5 +61,5 @@ def checked(text: str, what: str, who: str, count: int) -> PodNumber:
 
 
 def without_those_of_pods(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which nothing counts pods: RANK and WORLD_SIZE are those of ranks."""
+    """Return the environment without variables that count pods: RANK and WORLD_SIZE must count ranks."""
     return {name: value for name, value in environment.items() if name not in OF_PODS}

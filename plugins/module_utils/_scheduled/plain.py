@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a pod tells in its log where people read that: pods that others submitted, and that no controller follows."""
+"""The log of a pod that no controller follows, because somebody else submitted it: lines for people."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is another way on a node of Slurm than in a pod: srun starts us, and its input and output are the wire.
+"""How our entry on a node of Slurm differs from a pod's: srun starts it, and its input and output are the wire.
 
 What the controller writes comes to all nodes alike: our files, then a byte as a sign of life now and then, then END.
 """
@@ -26,7 +26,7 @@ from .entry import Entry, Lease, Peers
 from .place import NoPlace
 
 FORM = "slurm"  # the word on the command line that asks for it
-ASKED = "the controller's word"  # in place of a signal
+ASKED = "a request of the controller"  # in place of a signal
 BEAT, END = b".", b"!"  # what the controller writes when our files are here
 # slurmstepd sends at most 1,024 bytes of a line at once, and srun puts a label and a line end to each piece (measured
 # with 22.05; MAX_MSG_LEN of its source). Mark and number take some 40.
@@ -115,7 +115,7 @@ class SlurmEntry(Entry):
         return os.environ.get("SLURMD_NODENAME")
 
     def leave(self) -> None:
-        """srun brings home what was printed."""
+        """Do nothing: srun brings home what was printed."""
 
     def secrets(self) -> dict[str, str]:
         """Return the secret variables of the ranks, and take their files away. OSError."""

@@ -276,7 +276,7 @@ def job_in_the_way(request: Request) -> str:
 
     home = Path(os.path.expanduser(request.mesh)).parent.parent
     job = running_job(str(home)) if request.mesh else ""
-    return wait_for_end(job, f"{request.path} would be exchanged under it") if job else ""
+    return wait_for_end(job, f"{request.path}, which it may use, would be replaced") if job else ""
 
 
 def is_made_anew(request: Request) -> bool:

@@ -207,7 +207,7 @@ def load_named(_home: str, engine: str, image: str, archive: str) -> None:
             if len(loaded) != 1:
                 held = ", ".join(loaded)[:200] or "none with a name"
                 raise ImageError(f"the archive has no image of that name, but {held}: name one of these")
-            said_by([*verbs.tag, loaded[0], image], f"{title} cannot name it so")
+            said_by([*verbs.tag, loaded[0], image], f"{title} cannot give it that name")
     finally:
         put_back(engine, before, others)
 

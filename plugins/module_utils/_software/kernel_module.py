@@ -11,10 +11,11 @@ import os
 import shutil
 from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
+
 from .packages import ask, run_once, text_of
 from .running_jobs import job_of_anybody, wait_for_end
 
-RIVALS = {"nvidia": ("nouveau",)}  # loaded modules that have the GPUs: another one cannot take them without a reboot
 TOLD = 200  # characters of what a program says
 
 
@@ -29,7 +30,7 @@ class Driver(NamedTuple):
 
 def is_taken(module: str, root: str = "/") -> bool:
     """Whether a kernel module, or another one that has its GPUs, is loaded: then only a reboot exchanges it."""
-    names = (module, *RIVALS.get(module, ()))
+    names = next((row.modules for row in VENDORS.values() if module in row.modules), (module,))
     return any(os.path.isdir(os.path.join(root, "sys/module", name)) for name in names)
 
 

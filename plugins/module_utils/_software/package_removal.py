@@ -180,6 +180,6 @@ def remove_packages(names: list[str]) -> None:
     gone = {f"{name}" for name in re.findall(r"^(?:Purg|Remv) (\S+)", would.stdout, re.MULTILINE)}
     others = sorted(gone - {name.split(":")[0] for name in names} - set(names))
     if would.status != 0 or others:
-        reason = f"{', '.join(others)} would go too" if others else would.reason()
-        raise PackageError(f"nothing was removed, for of the packages that were installed {reason}")
+        reason = f"the removal would take {', '.join(others)} too" if others else would.reason()
+        raise PackageError(f"nothing was removed: {reason}")
     change(*PURGE, "--", *names, what=f"{', '.join(names)} could not be removed")

@@ -124,7 +124,7 @@ def directory_of(runs_dir: str, bench_id: str) -> Path:
     try:
         path = Path(runs_dir).expanduser().absolute() / bench_id
         if path.exists() and not (path / CELLS).is_dir():
-            raise InputError("bench_id", bench_id, f"{path} is there and is no bench: choose another id")
+            raise InputError("bench_id", bench_id, f"{path} exists, and no bench wrote it: choose another id")
     except (OSError, RuntimeError) as error:
         raise unusable(runs_dir, error) from None
     return path

@@ -32,7 +32,7 @@ MADE_IN = "# made in "  # a comment of known_hosts, which is written before anyt
 
 @contextlib.contextmanager
 def alone(cluster: str, note: Callable[[str], object], seconds: float = WAIT_SECONDS) -> Iterator[None]:
-    """Hold a cluster against other runs on this controller. CloudError if they hold it for so long. OSError.
+    """Lock a cluster against other runs on this controller. CloudError if another run keeps it too long. OSError.
 
     Ansible's worker is in a session of its own: it works on for a while when ansible-playbook is killed. Two that
     change host keys at once would lock themselves out.

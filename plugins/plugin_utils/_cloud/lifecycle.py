@@ -76,7 +76,7 @@ class Region(planning.Region, Protocol):
 
 @dataclass
 class Done:
-    """What became of it. `until`: the end of the lease. `template`, `was`: of the stack as it is to be and was."""
+    """The outcome. `until`: the end of the lease. `template`, `was`: of the stack as it is to be, and was."""
 
     changed: bool
     msg: str
@@ -186,7 +186,7 @@ def at_rest(region: Region, stack: Stack | None, check: bool, say: Say) -> Stack
 
 
 def lost(found: Found, member: Member) -> bool:
-    """Whether a node that the cluster had is gone: the lease of its own, a spot instance, or somebody ended it."""
+    """Whether a node of the cluster is gone: its lease was over, AWS took a spot instance, or somebody ended it."""
     return bool(found.stack) and member.node not in found.alive
 
 

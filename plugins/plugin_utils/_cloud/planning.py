@@ -144,7 +144,7 @@ def choices(plan: Plan, region: str) -> list[Choice]:
     """Return every choice of a plan with its reason, for --check."""
     request = plan.request
     found = [
-        Choice("stack", f"torchfleet-{request.name} in {region}", "one handle: made whole or taken back"),
+        Choice("stack", f"torchfleet-{request.name} in {region}", "AWS makes all of it, or takes all of it back"),
         Choice("subnet", f"{plan.subnet.id} ({plan.subnet.zone})", "one zone, which has all the types"),
         Choice("SSH from", plan.ssh_from, "nobody else reaches port 22; no other port is open"),
         Choice("lease", f"{request.hours} h", "then the instances end themselves, whatever the controller does"),

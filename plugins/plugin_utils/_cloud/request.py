@@ -125,7 +125,7 @@ def whole(name: str, value: object, least: int, most: int) -> int:
 
 
 def parse_source(value: object) -> str:
-    """Return the IPv4 network that may log in, as CIDR. A whole Internet has to be typed by whoever wants it."""
+    """Return the IPv4 network that may log in, as CIDR. The whole Internet may log in only if the user types it."""
     if value is None or value == "":
         return ""
     try:

@@ -119,7 +119,7 @@ class Made:
 
 
 def made_in(template: Mapping[str, Json]) -> Made | None:
-    """Return that of a template; None if it is not one of ours."""
+    """Return what a template notes of its making; None if the template is not ours."""
     metadata = template.get("Metadata")
     found = metadata.get("torchfleet") if isinstance(metadata, Mapping) else None
     if not isinstance(found, Mapping):
@@ -133,7 +133,7 @@ def made_in(template: Mapping[str, Json]) -> Made | None:
 
 
 def shape_of(plan: Plan) -> dict[str, Json]:
-    """Return what of a cluster cannot change, by option: for each group, or for all."""
+    """Return what cannot change in a cluster, by option: for each group, or for all."""
     groups = [kind.group for kind in plan.kinds]
     return {
         "cluster_nodes": [f"{'head' if group.head else 'workers'} {group.type}" for group in groups],

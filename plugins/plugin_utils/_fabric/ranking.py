@@ -112,7 +112,7 @@ class Ranking:
             number for number, (one, two) in enumerate(zip(self.key(best), self.key(other), strict=True)) if one != two
         )
         rates = [self.measured.get(str(candidate.network)) for candidate in (best, other)]
-        if CRITERIA[differs] == MEASURED:
+        if differs == LEVEL:
             return f"{CRITERIA[differs]} ({rates[0]:,.0f} and {rates[1]:,.0f} Mbit/s)"
         return CRITERIA[differs]
 

@@ -58,7 +58,7 @@ WHY_LEFT_OUT = {
 WHY_KEPT = {
     ABSENT: "not all of its files came now",
     DAMAGED: "a file that came now is damaged",
-    UNREADABLE: "more files than then cannot be read now",
+    UNREADABLE: "more files cannot be read now than last time",
     NONE: "nothing matches there now",
 }
 
@@ -216,7 +216,7 @@ class BroughtHome:
             *(f"collect: {pattern!r} matches nothing that the job wrote" for pattern in self.unmatched()),
             *(fault.text for fault in self.not_sent),
             *(
-                f"collect: {FOLDER}/{host} is what had come before: {WHY_KEPT.get(code, WHY_KEPT[ABSENT])}"
+                f"collect: {FOLDER}/{host} has the files that came earlier: {WHY_KEPT.get(code, WHY_KEPT[ABSENT])}"
                 for host, code in sorted(self.why_kept.items())
             ),
         ]

@@ -98,7 +98,7 @@ def check_containers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
             raise InputError("container_image", node.container.image, why)
         if found["engine"] not in node.container.fitting:
             raise InputError(
-                f"answer of {node.name}", found["engine"], "this engine was not asked for: look at that node"
+                f"answer of {node.name}", found["engine"], "no such engine was looked for: look at that node"
             )
         images[node.name] = found["image"]
     if len(set(images.values())) > 1:

@@ -98,7 +98,7 @@ def check_environment(wanted: ProgramEnvironment | None, facts: Mapping[str, Nod
     refuse_other_torch(wanted.requirements, proven)
     for name, fact in facts.items():  # it is replaced there, and on the nodes that it is sent to
         if fact["program"] and not fact["program"]["path"].endswith(f"/{PROGRAMS}/{wanted.name}"):
-            raise InputError("requirements", fact["program"]["path"], f"{name} names another place for environments")
+            raise InputError("requirements", fact["program"]["path"], f"{name} names another path for it than the plan")
     contents: dict[str, dict[str, str]] = {}
     for name, fact in facts.items():
         if fact["program"] and fact["program"]["content"]:
@@ -107,7 +107,9 @@ def check_environment(wanted: ProgramEnvironment | None, facts: Mapping[str, Nod
         if len(content) > 1:
             one, other = list(content.values())[:2]
             pin = "write exact versions into it, which makes all anew"
-            raise InputError("requirements", wanted.requirements.file, f"{one} and {other} have other versions: {pin}")
+            raise InputError(
+                "requirements", wanted.requirements.file, f"{one} and {other} have different versions: {pin}"
+            )
 
 
 def unmade(wanted: ProgramEnvironment | None, facts: Mapping[str, NodeFacts]) -> list[str]:

@@ -70,9 +70,9 @@ def seats_of(request: Request, cluster: Cluster, facts: Mapping[str, AnyFacts], 
 
 
 def spare_warnings(request: Request, cluster: Cluster, used: Sequence[str]) -> list[str]:
-    """Return that no free worker stands in for a node of a detached job: its head starts it again without a plan.
+    """Return a warning that free workers replace no lost node: the head starts a detached job again without a plan.
 
-    Nor for one of a job whose ranks torchrun's agents start again: those stay where they are.
+    The same holds where torchrun's agents start the ranks again: they stay on their nodes.
 
     InputError if the user named more nodes than are used.
     """
@@ -82,12 +82,12 @@ def spare_warnings(request: Request, cluster: Cluster, used: Sequence[str]) -> l
     by_whom = ("the head starts a detached job", "detach") if request.detach else ("torchrun starts it", "restart_by")
     if request.nodes:
         reason = (
-            f"the job does not use them, and none stands in for a node that is lost: {by_whom[0]} "
+            f"the job does not use these nodes, and they cannot replace a lost one: {by_whom[0]} "
             f"again on the same nodes; leave them out, or leave out {by_whom[1]}"
         )
         raise InputError("nodes", ",".join(free), reason)
     why = "detached" if request.detach else "restart_by=torchrun"
-    return [f"{why}, so started again on the same nodes: {fold_names(free)} will not stand in for a lost one"]
+    return [f"{why}, so started again on the same nodes: {fold_names(free)} will not replace a lost one"]
 
 
 def in_places(hosts: Sequence[str], usable: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[Node]:

@@ -80,6 +80,6 @@ def entry_files(
     total = sum(map(len, files.values()))
     if total > most:
         parts = ", ".join(f"{name} {len(data):,}" for name, data in files.items())
-        reason = f"{what} takes {most:,} bytes, and it is {total:,} ({parts})"
+        reason = f"{what} takes {most:,} bytes, and the files have {total:,} ({parts})"
         raise InputError("workload", folder.root if folder else "", f"{reason}: {ADVICE}{advice}")
     return files

@@ -80,7 +80,7 @@ class Following(Generic[SeatType]):
         self.deadline = 0.0  # for nodes to go, when the job is ended
 
     def read(self) -> None:
-        """Read what came of all nodes, and wait for it a moment."""
+        """Read what all nodes sent, and wait a moment for it."""
         raise NotImplementedError
 
     def look(self) -> None:
@@ -127,20 +127,20 @@ class Following(Generic[SeatType]):
             self.note_end(why, host)
 
     def over(self) -> bool:
-        """Whether nothing more comes of any node."""
+        """Whether no node will send anything more."""
         if self.end and self.deadline and time.monotonic() > self.deadline:
             return True
         return all(seat.report or seat.gone for seat in self.seats.values())
 
     def take(self, seat: SeatType, data: bytes) -> bool:
-        """Handle what came of a node; return whether that can be trusted. Else nothing more of it counts."""
+        """Handle what a node sent; return whether it can be trusted. If not, nothing that it sends later counts."""
         try:
             missing = seat.reader.missing
             for frame in seat.reader.take(data):
                 self.on_frame(seat, frame)
             if seat.reader.missing and not missing:
                 seat.placed = True  # that may have been there: only a log of megabytes is rotated
-                self.say(f"{seat.host}: a part of its log was rotated away on its machine: its output may lack")
+                self.say(f"{seat.host}: its machine rotated a part of its log away: some of its output may be missing")
         except BadFrame as error:
             seat.gone = True
             self.end_job(reasons.node_lost(seat.host, f"its log cannot be trusted: {error}"), seat.host)
@@ -219,7 +219,7 @@ class Following(Generic[SeatType]):
         self.end = {"reason": reason.code, "detail": reason.detail, "at": time.time(), "host": host}
 
     @property
-    def short(self) -> list[str]:
+    def out_of_memory(self) -> list[str]:
         """Return the nodes in which something was killed for want of memory, by what the scheduler said."""
         return []
 

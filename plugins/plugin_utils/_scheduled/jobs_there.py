@@ -32,7 +32,7 @@ class Jobs(NamedTuple):
 
 
 def jobs_there(kubectl: Kubectl, job_id: str) -> Jobs:
-    """Return jobs in the cluster: to take away is the wanted one, else all of this user's that are over.
+    """Return the jobs in the cluster. The wanted one is to be taken away, else all of this user's that are over.
 
     KubeError. InputError if the wanted one is not there.
     """
@@ -78,7 +78,7 @@ def is_over(row: Mapping[str, object]) -> bool:
 
 
 def is_own(row: object) -> bool:
-    """Whether this user started a job from this controller. That is for those who share a namespace, and no proof."""
+    """Whether this user started a job from this controller. For order in a shared namespace; it proves nothing."""
     return text_in(row, "metadata", "annotations", OWNER) == owner()
 
 

@@ -34,9 +34,9 @@ OBJECTS = ("jobs.batch", "pods", "services", "configmaps", "secrets")
 CONTAINERS = {kind.container for kind in KINDS.values()}  # the name of ours in a pod
 HELP = "kubectl get pods shows whether you can reach it"
 NO_VERSION = (0, 0)
-HELP_PATCH = "who starts jobs needs the verb patch: pods end when nobody renews their lease"
-NO_LOGS = "you may not read logs of pods (get pods/log), and what ranks do comes in them: role edit may"
-HELP_CREATE = "nothing is left of it; -e pod_kind=jobs goes without what older versions lack"
+HELP_PATCH = "your user needs the verb patch: the controller renews the lease of the pods, which end without it"
+NO_LOGS = "you may not read logs of pods (get pods/log), by which ranks are followed; role edit allows it"
+HELP_CREATE = "nothing is left of it; for an older version give -e pod_kind=jobs"
 
 
 class KubeCode(Code):
@@ -152,7 +152,7 @@ class Kubectl:
         return self.json("create", "--filename=-", "--validate=true", given=manifest, advice=HELP_CREATE)
 
     def begin(self) -> None:
-        """Start what no object in the cluster starts: nothing here. KubeError."""
+        """Start the job: nothing to do here, for its objects start it. KubeError."""
 
     def patch(self, kind: str, names: Sequence[str], changes: Mapping[str, object]) -> None:
         """Change fields of objects of a kind; None takes one away. KubeError."""

@@ -142,7 +142,7 @@ def limits(plan: LaunchPlan, pods: PodRequest) -> list[Field]:
 
 
 def kept() -> Field:
-    """Return how long a Job stays that is over."""
+    """Return how long a Job stays after its end."""
     return Field(("ttlSecondsAfterFinished",), KEEP_SECONDS, "the cluster removes what nobody took away")
 
 
@@ -185,7 +185,7 @@ def template(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: bo
         *([Field(("spec", "subdomain"), name_of(plan.job_id), in_dns)] if pods.row.service else []),
         Field(("spec", "automountServiceAccountToken"), False, "no rank asks the API for anything"),
         Field(("spec", "enableServiceLinks"), False, "the environment of ranks is the plan's"),
-        Field(("spec", "terminationGracePeriodSeconds"), grace, "programs save, then the pod tells its records"),
+        Field(("spec", "terminationGracePeriodSeconds"), grace, "time for programs to save, and for the pod's report"),
     ]
     if number is not None:
         fields.insert(2, Field(("spec", "hostname"), plan.nodes[number].name, "its name in DNS"))
@@ -217,7 +217,7 @@ def container(plan: LaunchPlan, pods: PodRequest, number: int | None, secrets: b
 
 
 def command_of(pods: PodRequest) -> list[str]:
-    """Return what runs in each pod. Whoever is not followed by us tells people what happens, not frames."""
+    """Return what runs in each pod. A pod that we do not follow prints lines for people in place of frames."""
     words = [pods.python, "-I", "-S", f"{FILES}/entry.py", FILES, pods.row.home, digest()]
     return [*words, *([] if pods.followed else [FORM])]
 
@@ -235,9 +235,9 @@ def mounts(pods: PodRequest, secrets: bool) -> list[Field]:
     rows = [
         ("files", FILES, True, "our code, the script and the order"),
         ("home", pods.row.home, False, "the job's own files, gone with the pod"),
-        ("shm", SHM, False, "the usual 64 MiB are too few for NCCL and for loaders of data"),
+        ("shm", SHM, False, "the default of 64 MiB is too small for NCCL and data loaders"),
         *([("secrets", SECRETS, True, "values of job_env that are secret")] if secrets else []),
-        *([("lease", LEASE, True, "a pod ends its part when this file changes no more")] if pods.followed else []),
+        *([("lease", LEASE, True, "a pod ends its ranks when this file no longer changes")] if pods.followed else []),
         *((f"claim-{number}", each.path, each.read_only, "pod_volumes") for number, each in enumerate(pods.volumes)),
     ]
     fields = []
@@ -285,7 +285,7 @@ def service_of(plan: LaunchPlan) -> Thing:
 
 
 def config_of(plan: LaunchPlan, pods: PodRequest, files: Mapping[str, bytes]) -> Thing:
-    """Return the ConfigMap. Whoever takes the job away reads there of which kind it is."""
+    """Return the ConfigMap. clean.yml reads the kind of the job in it."""
     name = name_of(plan.job_id)
     reasons = {
         "entry.py": "the first thing that runs", "runtime.zip": "guard, rank wrapper and result",

@@ -52,7 +52,7 @@ def jobs(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Thing]:
 
 
 def replica(role: str, count: int, reason: str, pod: Fields) -> Fields:
-    """Return the pods of one role, as Kubeflow's older operators have them: it is they that say what is restarted."""
+    """Return the pods of one role, as Kubeflow's older operators have them. Their restart policy is set here."""
     own = [field for field in pod if field.path != ("spec", "restartPolicy")]
     fields = [
         Field(("replicas",), count, reason, "user"),
@@ -114,7 +114,7 @@ def trainjob(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Thing]:
 def mpijob(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> list[Thing]:
     """Return an MPIJob (kubeflow.org/v2beta1). Its launcher is the first pod: it and the workers run our guard.
 
-    The operator leaves a command that a worker has, and starts sshd only in those without one (its newWorker). Its host
+    The operator keeps the command of a worker, and starts sshd only in workers without one (its newWorker). Its host
     file, its keys and mpirun are not used: torchrun's agents find each other.
     """
     name, pod = name_of(plan.job_id), template(plan, pods, None, secrets)

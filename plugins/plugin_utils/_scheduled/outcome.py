@@ -49,13 +49,13 @@ def result_of(
     reports: Mapping[str, NodeReport],
     end: End | None,
     started: float,
-    short: Collection[str] = (),
+    out_of_memory: Collection[str] = (),
 ) -> Result:
     """Return the result of a job. `reports` by pod: those that told one; `started`: seconds since the epoch.
 
-    `short`: pods in which the kernel killed something for want of memory.
+    `out_of_memory`: pods in which the kernel killed something for want of memory.
     """
-    blame_memory_of_ranks(reports, end, short)
+    blame_memory_of_ranks(reports, end, out_of_memory)
     hosts = {place["rank"]: place["host"] for place in order["placement"]}
     records: dict[int, RankRecord] = {}
     lines, ranks = dict.fromkeys(hosts, ("stderr", "")), ranks_by_host(order["placement"])
@@ -67,7 +67,7 @@ def result_of(
         metrics.update({name: value for name, rank, value in report["metrics"] if rank in own})
     head, launchers = order["head"], {host: report["launcher"] for host, report in reports.items()}
     silent = [host for host in dict.fromkeys(hosts.values()) if host not in reports]
-    end = blame_memory_of_pod(blame_lost_node(end, silent, launchers.get(head, {}), records, lines), short)
+    end = blame_memory_of_pod(blame_lost_node(end, silent, launchers.get(head, {}), records, lines), out_of_memory)
     end = blame_launcher(end, deaths_of(launchers, head), records, head)
     blamed = (end.get("host") if end else "") or head
     culprit: BlamedLauncher = {**launchers.get(blamed, {}), "host": blamed}

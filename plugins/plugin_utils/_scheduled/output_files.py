@@ -34,7 +34,7 @@ class OutputFiles:
         try:
             data = base64.b64decode(frame["content"], validate=True)
         except (binascii.Error, ValueError):
-            raise BadFrame("a file came in no form of ours") from None
+            raise BadFrame("the content of a file is not base64") from None
         self.take_room(len(data) + 1)
         if frame["first"] and frame["cut"]:
             data = CUT.format(frame["cut"], self.option).encode() + data

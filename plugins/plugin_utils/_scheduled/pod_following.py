@@ -91,7 +91,7 @@ class PodFollowing(Following[PodSeat]):
             self.read_log(open_logs[descriptor], descriptor)
 
     def read_log(self, seat: PodSeat, descriptor: int) -> None:
-        """Read the log of a pod. One that says what no pod of ours says is not read any more."""
+        """Read the log of a pod. A log with a line that no pod of ours writes is read no further."""
         data = os.read(descriptor, BLOCK)
         if not data:
             self.close_log(seat)
@@ -202,8 +202,8 @@ class PodFollowing(Following[PodSeat]):
             time.sleep(READ_SECONDS)
 
     @property
-    def short(self) -> list[str]:
-        """Return the pods in which something was killed for want of memory, by the last that the cluster said."""
+    def out_of_memory(self) -> list[str]:
+        """Return the pods in which something was killed for want of memory, by what the cluster said last."""
         return [host for host, seat in self.seats.items() if seat.pod and seat.pod.container.ended == OOM_KILLED]
 
     def doubts_about(self, host: str, pod: Pod, now: float) -> dict[Reason, Doubt]:

@@ -42,7 +42,7 @@ from .written import write
 
 REFUSALS = (KubeCode.NOT_STARTED, KubeCode.FAILED)  # nothing was created; after a lost answer it may have been
 INDEXED_SINCE = (1, 24)  # Kubernetes docs, Jobs: completion mode, stable
-NO_PROJECT = "no project is named, whose namespace has the pods: -e pod_project=NAME"
+NO_PROJECT = "the project is not named, and the pods run in its namespace: -e pod_project=NAME"
 NOT_KNOWN = "it is not known whether the cluster has Indexed Jobs"
 CLEAN = "ansible-playbook clean.yml"
 AGAIN = f"{CLEAN} -e target=kubernetes -e job_id="
@@ -249,7 +249,7 @@ def run(made: PodJob, lease: Lease, view: View, stop: StopWatch) -> tuple[Result
         raise
     view.close()
     left = take_away(kubectl, selector)
-    outcome = result_of(job, following.reports, following.end, following.started, following.short)
+    outcome = result_of(job, following.reports, following.end, following.started, following.out_of_memory)
     keep(run_dir, outcome, following.reports)
     return outcome, [*left, *([f"later: {made.again}"] if left else [])]
 

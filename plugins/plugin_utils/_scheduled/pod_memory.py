@@ -23,17 +23,17 @@ def killed(report: NodeReport, end: End | None) -> list[RankRecord]:
     return [row for row in records if row.get("signal") == signal.SIGKILL and rank_state(row, end) == "failed"]
 
 
-def blame_memory_of_ranks(reports: Mapping[str, NodeReport], end: End | None, short: Collection[str]) -> None:
-    """Write into the records of ranks that were killed that their pod had no memory left. `short`: these pods."""
+def blame_memory_of_ranks(reports: Mapping[str, NodeReport], end: End | None, out_of_memory: Collection[str]) -> None:
+    """Write into the records of killed ranks that their pod had no memory left. `out_of_memory`: these pods."""
     for host, report in reports.items():
-        for record in killed(report, end) if host in short else []:
+        for record in killed(report, end) if host in out_of_memory else []:
             record["error_code"], record["error"] = RankError.OUT_OF_MEMORY, reasons.RANK_OUT_OF_MEMORY
 
 
-def blame_memory_of_pod(end: End | None, short: Collection[str]) -> End | None:
+def blame_memory_of_pod(end: End | None, out_of_memory: Collection[str]) -> End | None:
     """Return why a job ended: memory, if the pod that was lost was killed whole for want of it. It had no last word."""
     host = end.get("host", "") if end else ""
-    if end is None or end["reason"] != EndReason.LOST or host not in short:
+    if end is None or end["reason"] != EndReason.LOST or host not in out_of_memory:
         return end
     code, detail = reasons.pod_out_of_memory(host)
     return {**end, "reason": code, "detail": detail}

@@ -202,7 +202,7 @@ def parse_volumes(name: str, value: object) -> tuple[Volume, ...]:
             raise InputError(name, word, f"{taken[0]} is torchfleet's own in the pods: -e {name}={claim}:/scratch")
         found.append(Volume(claim, path, more == ["ro"]))
     if len({volume.path for volume in found}) < len(found):
-        raise InputError(name, str(value)[:100], "two claims have one path")
+        raise InputError(name, str(value)[:100], "two claims are mounted at the same path")
     return tuple(found)
 
 
@@ -249,7 +249,7 @@ def refuse_what_pods_lack(given: Mapping[str, object], of_runai: bool) -> None:
             if given.get(name) is not None and plain_text(given[name]) not in NOTHING:
                 raise InputError(name, given[name], f"it is not for {whom}: {instead}")
     if given.get("launcher") not in (None, "torchrun"):
-        raise InputError("launcher", given["launcher"], "in pods it is torchrun: leave it out")
+        raise InputError("launcher", given["launcher"], "torchrun starts the ranks in pods: leave it out")
 
 
 def parse_pods(given: Mapping[str, object], request: Request) -> PodRequest:

@@ -83,7 +83,7 @@ def common(pods: PodRequest) -> list[Words]:
     found += [
         Words(("--annotation", f"{name}={each}"), "pod_annotations", "user") for name, each in pods.annotations.items()
     ]
-    found.append(Words(("--large-shm",), "the usual 64 MiB of /dev/shm are too few for NCCL and for loaders of data"))
+    found.append(Words(("--large-shm",), "the default of 64 MiB for /dev/shm is too small for NCCL and data loaders"))
     found.append(Words(("--backoff-limit", "0"), "a pod that starts again alone waits for the others for ever"))
     return [*found, *([Words(("-p", pods.project), "pod_project", "user")] if pods.project else [])]
 
@@ -95,7 +95,7 @@ def new_line(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> CommandLine:
     mounts = [Words(("--configmap-map-volume", f"name={name},path={FILES}"), "our code, the script and the order")]
     if pods.followed:
         lease = f"name={lease_of(name)},path={LEASE}"
-        mounts.append(Words(("--configmap-map-volume", lease), "a pod ends its part when this file changes no more"))
+        mounts.append(Words(("--configmap-map-volume", lease), "a pod ends its ranks when this file no longer changes"))
     if secrets:
         mounts.append(Words(("--secret-volume", f"path={SECRETS},name={name}"), "no secret is on a command line"))
     claims = [(f"claimname={each.claim},path={each.path}") for each in pods.volumes]
@@ -131,7 +131,7 @@ def old_line(plan: LaunchPlan, pods: PodRequest, secrets: bool) -> CommandLine:
     words = (pods.python, "-I", "-S", f"{claim.path.rstrip('/')}/{name}.pyz", pods.row.home)
     changed = next((word for word in words if shlex.quote(word) != word), "")
     if changed:
-        return CommandLine(OLD, lacking=f"none: it gives {changed} to a shell, which reads it otherwise")
+        return CommandLine(OLD, lacking=f"none: this version passes {changed} to a shell, which would change it")
     parts = [
         Words(("runai", "submit-dist", "pytorch", "--name", name), "of the job id, as DNS takes names"),
         Words(("--image", pods.image), "pod_image", "user"),

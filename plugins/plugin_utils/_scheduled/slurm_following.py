@@ -44,11 +44,12 @@ SAID_FILE = "srun.out"
 NODES, RIGHTS = "sinfo shows the nodes that there are", "sacctmgr show associations user=$USER shows yours"
 HOPELESS = {
     **dict.fromkeys(
-        ("PartitionNodeLimit", "PartitionConfig"), f"the partition has not so many nodes, or smaller ones: {NODES}"
+        ("PartitionNodeLimit", "PartitionConfig"),
+        f"the partition does not have so many nodes, or they are smaller: {NODES}",
     ),
     "PartitionTimeLimit": "the partition gives less time: sinfo --format='%P %l'",
-    "BadConstraints": f"no nodes are as they were asked for: {NODES}",
-    **dict.fromkeys(("AssocMaxNodesPerJobLimit", "QOSMaxNodePerJobLimit"), f"you may not have so many nodes: {RIGHTS}"),
+    "BadConstraints": f"no node has what the job asks for: {NODES}",
+    **dict.fromkeys(("AssocMaxNodesPerJobLimit", "QOSMaxNodePerJobLimit"), f"you may not use so many nodes: {RIGHTS}"),
     **dict.fromkeys(("AccountNotAllowed", "InvalidAccount"), f"the account may not be used there: {RIGHTS}"),
     **dict.fromkeys(("QOSNotAllowed", "InvalidQOS"), f"the QOS may not be used there: {RIGHTS}"),
     "DependencyNeverSatisfied": "the job that it is to wait for has failed",
@@ -162,7 +163,7 @@ class SlurmFollowing(Following[Seat]):
             self.end_job(reasons.never_started(self.refusal()))
 
     def refusal(self) -> str:
-        """Return why srun started nothing, in its own words, or in those of what was to start it."""
+        """Return why srun started nothing, as srun says, or as the program that starts srun says."""
         of_nodes = self.errors_of(list(self.seats))
         said, status = error_line(of_nodes or bytes(self.said)), self.srun.returncode
         if status == NO_PROGRAM and not of_nodes:
@@ -238,7 +239,7 @@ class SlurmFollowing(Following[Seat]):
             self.slurm.cancel([row.number for row in self.slurm.jobs(f"--name={self.name}")])
 
     def close(self) -> None:
-        """Close the way to srun: with it goes what still waits. What srun says last is kept."""
+        """Close the pipe to srun, and drop what still waits to be sent. What srun says last is kept."""
         streams = [stream for stream in (self.srun.stdin, self.srun.stdout, self.srun.stderr) if stream]
         until = time.monotonic() + 2 * BEAT_SECONDS
         with contextlib.suppress(OSError):

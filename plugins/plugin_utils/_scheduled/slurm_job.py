@@ -265,18 +265,18 @@ def srun_options(plan: LaunchPlan, asked: SlurmRequest, slurm: Slurm) -> tuple[O
     named = not asked.gpus or asked.names_gpus
     gpus = [] if named else [Option((f"--gpus-per-node={asked.gpus}",), "slurm_gpus", "user")]
     cores = "slurm_cpus" if asked.cpus else "a core for each rank: give slurm_cpus for more"
-    entry = "our entry: our code and your script come by its input, what ranks say goes by its output"
+    entry = "our program on each node: it reads our code and your script, and prints what ranks say"
     return (
         Option((slurm.program("srun"),), f"Slurm's program on {slurm.name}", "inventory"),
         Option((f"--job-name={name_of(plan)}",), "unique: the job is found by it, whichever process dies", "default"),
-        Option((f"--comment={COMMENT}{plan.owner}",), "clean.yml tells by it whose jobs are whose", "default"),
+        Option((f"--comment={COMMENT}{plan.owner}",), "clean.yml reads here who started the job", "default"),
         Option((f"--nodes={asked.nodes}",), "slurm_nodes; Slurm chooses which", "user"),
         Option((f"--ntasks={asked.nodes}", "--ntasks-per-node=1"), "our entry, once on each node", "default"),
         Option((f"--cpus-per-task={asked.cores}",), cores, "user" if asked.cpus else "default"),
         *gpus,
         Option(("--cpu-bind=none", "--mpi=none"), "torchrun starts the ranks, and they meet by themselves", "default"),
         Option(("--label",), "each line has the number of its node", "default"),
-        Option(("--input=all",), "what the controller sends comes to all nodes", "default"),
+        Option(("--input=all",), "all nodes get what the controller sends", "default"),
         Option(("--kill-on-bad-exit=0", "--wait=0"), "the job ends by our rules, with its records", "default"),
         Option(("--chdir=/",), "directories differ between nodes", "default"),
         *(Option((word,), "slurm_args", "user") for word in asked.arguments),
@@ -292,7 +292,7 @@ class Jobs(NamedTuple):
 
 
 def jobs_there(slurm: Slurm, job_id: str) -> Jobs:
-    """Return jobs in Slurm: to end is the wanted one, of this user of the cluster. SlurmError.
+    """Return the jobs in Slurm. The wanted one is to be ended, if this user of the cluster has it. SlurmError.
 
     Several people may share that user, and give jobs the same id: then one that was started from here is meant.
     InputError if the wanted one is not there. Without a name nothing is to end: what is in the queue waits or runs.

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import USABLE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     parse_bytes,
@@ -24,7 +25,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request
 
 from .nodes_request import NODES_MOST, NOTHING, size_of
 
-VENDORS = ("nvidia", "amd", "intel")
 ARGUMENTS = """-e '{"slurm_args": ["--nodelist=n1,n2"]}'"""
 # What has no meaning for nodes of Slurm, and what to do instead.
 NOT_FOR_SLURM: Mapping[str, str] = {
@@ -62,7 +62,7 @@ PLANNED: Mapping[str, str] = {
     **dict.fromkeys(("-G", "--gpus", "--gpus-per-task"), "-e slurm_gpus=4"),
     **dict.fromkeys(("-M", "--clusters"), "log in to a head of that cluster: squeue and scancel ask the same one"),
     **dict.fromkeys(("-J", "--job-name"), "-e job_id=NAME"),
-    **dict.fromkeys(("-D", "--chdir"), "paths of the program are those of its folder"),
+    **dict.fromkeys(("-D", "--chdir"), "ranks work in the folder of the script"),
     **dict.fromkeys(
         (
             *("-o", "--output", "-e", "--error", "-i", "--input", "-l", "--label", "-u", "--unbuffered", "--pty"),
@@ -103,7 +103,7 @@ Parser = Callable[[str, object], object]
 PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of SlurmRequest, and what checks it
     "slurm_cpus": ("cpus", lambda name, value: parse_whole(name, value, 1, 100_000)),
     "slurm_gpus": ("gpus", lambda name, value: parse_whole(name, value, 0, 64)),
-    "slurm_gpu_vendor": ("vendor", lambda name, value: parse_choice(name, value, VENDORS)),
+    "slurm_gpu_vendor": ("vendor", lambda name, value: parse_choice(name, value, USABLE)),
     "slurm_start_timeout": ("start_timeout", lambda name, value: parse_seconds(name, value, 3600)),
     "slurm_output": ("output", parse_bytes),
     "slurm_args": ("arguments", lambda name, value: checked_arguments(name, parse_words(name, value))),
@@ -123,7 +123,7 @@ def checked_arguments(name: str, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def names_partitions(words: Sequence[str]) -> bool:
-    """Whether options of srun give Slurm a choice of partitions: it says of the last one that it tried why not."""
+    """Whether options of srun name several partitions. Slurm says of the last one alone why a job waits."""
     return any("," in word for word in words if word.startswith(("-p", "--partition=")))
 
 
@@ -153,7 +153,8 @@ def parse_slurm(given: Mapping[str, object], request: Request) -> SlurmRequest:
         if given.get(name) is not None and plain_text(given[name]) not in NOTHING:
             raise InputError(name, given[name], f"it is not for nodes of Slurm: {instead}")
     if given.get("launcher") not in (None, "torchrun"):
-        advice = "there it is torchrun: leave it out; -e launcher=srun without target is for a cluster of your own"
+        own = "-e launcher=srun without target is for a cluster of your own"
+        advice = f"target=slurm starts ranks with torchrun: leave it out; {own}"
         raise InputError("launcher", given["launcher"], advice)
     found = {part: parse(name, given[name]) for name, (part, parse) in PARSERS.items() if given.get(name) is not None}
     count = parse_whole("slurm_nodes", given.get("slurm_nodes"), 1, NODES_MOST)

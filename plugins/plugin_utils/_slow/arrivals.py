@@ -4,8 +4,8 @@
 
 """When the ranks of a run came to their collectives, by the head's clock, from what they and the head wrote.
 
-All of it may be nonsense: it is typed and bounded here. What is none of ours is left out, and with it the process
-groups of which a rank is missing then.
+All of it may be nonsense: it is typed and bounded here. Lines that are not ours are left out, and so are process
+groups in which a rank is then missing.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def read_arrivals(run_dir: Path, ranks: Mapping[int, Clock]) -> dict[int, Arriva
 
 
 def read_rank(path: Path, clock: Clock, most: int) -> Arrivals:
-    """Return the last so many arrivals of a rank, about; nothing of what is no file of ours."""
+    """Return about the last `most` arrivals of a rank; none if the file is not ours."""
     groups: dict[str, int] = {}
     came: dict[tuple[str, int], Came] = {}
     for line in reversed(lines_of(path)):

@@ -69,7 +69,7 @@ class MeasuredResult(ExplainedResult):
 
 
 def measured(result: ExplainedResult, run_dir: Path) -> MeasuredResult:
-    """Return a result with why the run was slow, and keep it in the run directory. No error where that fails."""
+    """Return the result with why the run was slow, and write that into the run directory if it can be written."""
     try:
         profile, skew = profile_of(result, run_dir), skew_of(result, run_dir)
     except (ArithmeticError, LookupError, TypeError, ValueError):  # of nonsense: the outcome is told all the same
