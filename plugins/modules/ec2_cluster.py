@@ -136,9 +136,9 @@ expires:
   sample: "2026-11-26T23:40:00Z"
 clusters:
   description:
-    - One entry for each cluster. C(status) is that of its stack, C(instances) has the type of each instance, C(volumes)
-      the ids of volumes that no instance uses, C(strangers) the ids of instances that no stack made, and that have the
-      tag all the same.
+    - One entry for each cluster. C(status) is that of its stack, and empty without one. C(instances) has the type of
+      each instance, C(volumes) the ids of volumes that no instance uses, C(strangers) the ids of instances that no
+      stack made, and that have the tag all the same.
   returned: with O(cluster_state=list)
   type: list
   elements: dict

@@ -484,8 +484,8 @@ def test_clusters_are_listed_with_what_is_left_of_those_whose_stack_is_gone(here
     rows = listing.rows_of("eu-central-1", [], list(here.region.running.values()), [volume], ())
     assert rows[0].expires == here.region.running["N1"].tags["torchfleet:expires"]
     assert [(row.cluster, row.status, row.instances, row.volumes, row.owner) for row in rows] == [
-        ("demo", "no stack", ("t3.xlarge", "t3.xlarge"), (), "alice"),
-        ("old", "no stack", (), ("vol-1",), "bob"),
+        ("demo", "", ("t3.xlarge", "t3.xlarge"), (), "alice"),
+        ("old", "", (), ("vol-1",), "bob"),
     ]
     assert "2 x t3.xlarge, of alice" in listing.row_line(rows[0])
     assert listing.row_line(rows[1]) == "old: eu-central-1, no stack, vol-1, of bob, until ?"

@@ -393,7 +393,12 @@ def test_apt_installs_in_order_after_the_repositories_were_tried(root: Root, mon
     ]
     assert root.written["/etc/apt/keyrings/theirs.gpg"] == b"key of file:/key"
     assert ledger.holds() == {"driver": {"some"}, "manager": {"some"}}
-    # A role that wants the same packages held takes part in the hold; a hold of the user's is none of ours.
+
+
+def test_a_role_that_wants_a_held_package_takes_part_in_the_hold(root: Root) -> None:
+    """A hold of the user's is none of ours."""
+    (root.system / "dpkg").write_text("driver hold installed 580.95.05-1\nmanager hold installed 580.95.05-2\n")
+    ledger.note_holds("some", ["driver", "manager"])
     other = {**request_for(**DRIVER), "role": "other"}
     assert vendor.look(other)["not_held"] == ["driver", "manager"]
     ledger.note_holds("other", ["driver"])

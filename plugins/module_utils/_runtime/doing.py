@@ -17,7 +17,6 @@ GONE, LEAVES, STOPPED, WAITS, DATA, COMPUTES, SLEEPS, OPAQUE, SILENT = (
 )
 BUSY, SOME = 0.5, 0.05  # share of a CPU from which on a rank computes; the same if it waits for a CPU
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<|/hook/sitecustomize\.py$|/_torchfleet_\w+\.py$")
-PROGRAM = "a program that it started"
 INSTALLED = re.compile(r"/(site|dist)-packages/")
 Rule = Tuple["re.Pattern[str]", "re.Pattern[str]", str]
 COLLECTIVE = (
@@ -43,11 +42,11 @@ PEERS = rules(
 )
 # In a thread of backend ccl, whose library polls while it waits: such CPU is no work.
 POLLS = rules((r"torchfleet_backends/_oneccl\.py$", r"(all_|reduce|broadcast)", "a collective"))
-FROM_PROCESSES = rules(
+FROM_WORKERS = rules(
     (r"torch/utils/data/", "", "its data loader"),
     (r"multiprocessing/(queues|connection|pool|popen_\w+)\.py$", "", "another process"),
-    (r"python\d[.\d]*/subprocess\.py$", "", PROGRAM),
 )
+FROM_PROGRAMS = rules((r"python\d[.\d]*/subprocess\.py$", "", "a program that it started"))
 AT_EXIT = rules((r"python\d[.\d]*/threading\.py$", r"_shutdown\Z", "a thread that does not end"))
 
 
@@ -102,10 +101,10 @@ def by_stack(row: Evidence, main: Sequence[Frame]) -> Doing:
         return Doing(WAITS, waits_for(other, PEERS), place_of(other) or place)
     if polls:
         return Doing(WAITS, "a collective", place)
-    source = next(filter(None, (waits_for(main, [rule]) for rule in FROM_PROCESSES)), "")
-    if source and not busy:
-        told = told_of_program(row) if source == PROGRAM else told_of_workers(row)
-        return Doing(DATA, f"waiting for {source}{told}", place)
+    for wanted, told_of in ((FROM_WORKERS, told_of_workers), (FROM_PROGRAMS, told_of_program)):
+        source = next(filter(None, (waits_for(main, [rule]) for rule in wanted)), "")
+        if source and not busy:
+            return Doing(DATA, f"waiting for {source}{told_of(row)}", place)
     at_end = None if busy else by_threads_at_end(row["threads"])
     return at_end or Doing(COMPUTES if busy else SLEEPS, doing_words(row, main, busy), place)
 

@@ -26,7 +26,7 @@ from .entry import Entry, Lease, Peers
 from .place import NoPlace
 
 FORM = "slurm"  # the word on the command line that asks for it
-ASKED = "a request of the controller"  # in place of a signal
+BY_CONTROLLER = "a request of the controller"
 BEAT, END = b".", b"!"  # what the controller writes when our files are here
 # slurmstepd sends at most 1,024 bytes of a line at once, and srun puts a label and a line end to each piece (measured
 # with 22.05; MAX_MSG_LEN of its source). Mark and number take some 40.
@@ -65,6 +65,7 @@ class SlurmEntry(Entry):
 
     unit = "node"
     part_characters = PART_CHARACTERS
+    asked = False  # whether the controller asked for the end
 
     def run(self) -> int:
         """Return the exit status, and leave nothing on the node. NoPlace, OSError, ValueError: nothing was started.
@@ -93,8 +94,9 @@ class SlurmEntry(Entry):
         return InputLease(seconds, self.on_asked)
 
     def on_asked(self) -> None:
-        """Note that the controller ends the job."""
-        self.signalled = self.signalled or ASKED
+        """Note that the controller ends the job, unless a signal came before."""
+        if not self.signalled:
+            self.signalled, self.asked = BY_CONTROLLER, True
 
     def tell(self, job: NodeJob, message: Mapping[str, object]) -> None:
         """Tell the controller what the guard says.
@@ -109,7 +111,7 @@ class SlurmEntry(Entry):
     @property
     def by_slurm(self) -> bool:
         """Whether a signal ended this node's part."""
-        return self.signalled not in ("", ASKED)
+        return bool(self.signalled) and not self.asked
 
     def machine(self) -> str | None:
         return os.environ.get("SLURMD_NODENAME")

@@ -14,14 +14,13 @@ from .absence import STACK_TAG
 from .answers import Instance, Stack, Tags, Volume
 from .template import EXPIRES_TAG, OWNER_TAG, TAG, until_text
 
-NO_STACK = "no stack"  # instead of the status of one
-
 
 @dataclass(frozen=True)
 class Row:
     """A cluster in a list: the type of each instance, and the volumes that no instance uses.
 
-    `expires`: when the last lease ends. `strangers`: ids of those instances that no stack made: the tag was copied.
+    `status`: of the stack; empty: there is none. `expires`: when the last lease ends. `strangers`: ids of those
+    instances that no stack made: the tag was copied.
     """
 
     cluster: str
@@ -36,7 +35,7 @@ class Row:
     @property
     def is_cluster(self) -> bool:
         """Whether something of the cluster is there, and not only its tag on instances of others."""
-        return self.status != NO_STACK or len(self.strangers) < len(self.instances) or bool(self.volumes)
+        return bool(self.status) or len(self.strangers) < len(self.instances) or bool(self.volumes)
 
 
 def rows_of(
@@ -55,7 +54,7 @@ def rows_of(
         stack.tags[TAG]: (stack.status, stack.tags, stack.parameters.get("Expires", "")) for stack in stacks
     }
     for tags in [each.tags for each in instances] + [each.tags for each in volumes]:
-        found.setdefault(tags.get(TAG, ""), (NO_STACK, tags, tags.get(EXPIRES_TAG, "")))
+        found.setdefault(tags.get(TAG, ""), ("", tags, tags.get(EXPIRES_TAG, "")))
     of = {name: [each for each in instances if each.tags.get(TAG) == name] for name in found}
     return [
         row_of(name, region, status, tags, first, of[name], volumes, strangers)
@@ -93,6 +92,6 @@ def row_line(row: Row) -> str:
     running = ", ".join([*counts, *row.volumes]) or "no instances"
     copied = f"; not of the stack, only its tag: {', '.join(row.strangers)}" if row.strangers else ""
     return (
-        f"{row.cluster}: {row.region}, {row.status}, {running}, of {row.owner or 'nobody'}, "
+        f"{row.cluster}: {row.region}, {row.status or 'no stack'}, {running}, of {row.owner or 'nobody'}, "
         f"until {row.expires or '?'}{copied}"
     )
