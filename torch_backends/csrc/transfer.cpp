@@ -27,7 +27,7 @@ const int64_t kMost = [] {
 }();
 constexpr int kExchangeTag = 0;
 constexpr int64_t kLeastInRing = 128 << 10;  // bytes of each rank's part
-constexpr int64_t kLeastInParts = 2 << 20;   // bytes that all ranks of a node, and not the first one alone, reduce between nodes
+constexpr int64_t kLeastInParts = 4 << 20;   // bytes that all ranks of a node, and not the first one alone, reduce between nodes
 
 int rank_in(MPI_Comm comm) {
   int rank = 0;

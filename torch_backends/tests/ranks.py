@@ -38,7 +38,7 @@ OPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 OURS = ("mpi", "shm")  # whose collectives are compiled
 SIZES = [0, 1, 7, 4096, 100_003, 1_500_001]
-LONG = 2 << 20  # bytes from which all ranks of a node reduce with other nodes, and not the first one alone
+LONG = 4 << 20  # bytes from which all ranks of a node reduce with other nodes, and not the first one alone
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:

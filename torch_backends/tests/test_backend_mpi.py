@@ -146,10 +146,10 @@ OTHER_NODES = ALONE + (
     "        print(case, rank, in_time, str(error).replace(chr(10), ' '), flush=True)\n"
     "    dist.barrier()\n"
     "one = rank < 2\n"
-    "told('absent', 3, 3, lambda group: add(group, 600_001) if rank != 3 else time.sleep(4))\n"
-    "told('count', 0, 60, lambda group: add(group, 600_001 if one else 600_003))\n"
-    "told('operation', 0, 60, lambda group: add(group, 600_001, 'SUM' if one else 'MAX'))\n"
-    "told('way', 0, 60, lambda group: add(group, 600_001 if one else 3))\n"
+    "told('absent', 3, 3, lambda group: add(group, 1_200_001) if rank != 3 else time.sleep(4))\n"
+    "told('count', 0, 60, lambda group: add(group, 1_200_001 if one else 1_200_003))\n"
+    "told('operation', 0, 60, lambda group: add(group, 1_200_001, 'SUM' if one else 'MAX'))\n"
+    "told('way', 0, 60, lambda group: add(group, 1_200_001 if one else 3))\n"
     "os._exit(0)\n"
 )
 
@@ -170,7 +170,7 @@ def test_nodes_that_ask_for_different_things(run: Run, mpi: str) -> None:
 def test_a_rank_that_is_killed_ends_a_job_on_several_nodes(run: Run) -> None:
     """While the others reduce long tensors with it."""
     code = ALONE + (
-        "import os, torch\nones = torch.ones(600_001)\n"
+        "import os, torch\nones = torch.ones(1_200_001)\n"
         "for turn in range(10_000):\n"
         "    if (rank, turn) == (3, 20): os.kill(os.getpid(), 9)\n"
         "    dist.all_reduce(ones)\n"
