@@ -4,7 +4,7 @@
 
 namespace torchfleet {
 
-Agreement::Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own)
+Agreement::Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own, const Shared* node)
     : ranks_(ranks), words_(std::make_shared<Words>()) {
   int size = 0;
   TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
@@ -13,7 +13,12 @@ Agreement::Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own
   Operation::hold(words_);
   TORCHFLEET_MPI(MPI_Iallgather(&words_->own, 1, MPI_UINT64_T, words_->all.data(), 1, MPI_UINT64_T, comm, &request_));
   if (Operation::current() != nullptr) {
-    Operation::current()->watch([this] { look(); });
+    Operation::current()->watch([this, node] {
+      look();
+      if (node != nullptr) {
+        node->throw_if_failed();
+      }
+    });
   }
 }
 

@@ -1,6 +1,7 @@
 // Compares what the ranks ask for in a collective over MPI, while its data is in transit.
 #pragma once
 
+#include "shared.h"
 #include "signature.h"
 #include "world.h"
 
@@ -12,7 +13,8 @@ namespace torchfleet {
 class Agreement {
  public:
   // All ranks of `comm` begin with this. `ranks`: their numbers in the group, for error texts; empty if they are the same.
-  Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own);
+  // `node`: if a rank that shares this memory fails, whatever waits in this thread throws too; may be null.
+  Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own, const Shared* node = nullptr);
   ~Agreement();
   Agreement(const Agreement&) = delete;
 

@@ -34,6 +34,12 @@ struct Elements {
       : data(static_cast<char*>(tensor.data_ptr())),
         count(tensor.numel() * how.per_element),
         size(tensor.element_size() / how.per_element) {}
+  Elements part(int64_t first, int64_t length) const {
+    Elements found = *this;
+    found.data += first * size;
+    found.count = length;
+    return found;
+  }
   char* data;
   int64_t count, size;
 };

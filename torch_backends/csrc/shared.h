@@ -38,6 +38,7 @@ class Shared {
   void begin(Signature own);
   // Lets the other ranks know that an operation failed here. Only the first failure of all ranks is kept.
   void fail(const std::string& why);
+  void throw_if_failed() const;  // if an operation failed on any rank
 
   // Each throws TimedOut after the deadline of this thread's Operation, and std::runtime_error if another rank asks for
   // something else or has failed. `count` is in elements of `size` bytes.
@@ -80,7 +81,6 @@ class Shared {
 
   void enter();
   void compare(int rank);
-  void throw_if_failed() const;
   void publish(Mark& mark, uint32_t value);
   void await(Mark Marks::*which, int rank, uint32_t value);
   void look_at(int rank, bool in_vain);  // throws if this rank need not wait for `rank` any longer

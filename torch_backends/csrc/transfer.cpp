@@ -27,6 +27,7 @@ const int64_t kMost = [] {
 }();
 constexpr int kExchangeTag = 0;
 constexpr int64_t kLeastInRing = 128 << 10;  // bytes of each rank's part
+constexpr int64_t kLeastInParts = 4 << 20;   // bytes that all ranks of a node, and not the first one alone, reduce between nodes
 
 int rank_in(MPI_Comm comm) {
   int rank = 0;
@@ -101,8 +102,9 @@ bool ring_is_wanted() {
   return given == nullptr || std::string(given) != "0";
 }
 
-void reduce_by_mpi(MPI_Comm comm, const at::Tensor& tensor, const Reduction& how, bool ring) {
-  const auto [data, count, size] = Elements(tensor, how);
+// `part`: of the memory of a tensor.
+void reduce_by_mpi(MPI_Comm comm, const at::Tensor& tensor, const Elements& part, const Reduction& how, bool ring) {
+  const auto [data, count, size] = part;
   if (ring && tensor.is_cpu() && count * size >= kLeastInRing * size_of(comm)) {
     reduce_in_ring(comm, data, count, how, size);
     return;
@@ -135,26 +137,27 @@ void MPITransport::fail(const std::string& why) const {
 
 MPITransport::MPITransport(MPI_Comm comm) : comm_(comm), ring_(ring_is_wanted()) {
   Node node(node_of(comm));
-  const bool alone = node.size() == size_of(comm), first = node.rank() == 0;
   auto shared = Shared::among(node, ranks_of(node.comm, rank_in(comm)), memory_is_wanted());
   // In two levels only if every node with several ranks can share memory, because all ranks must use the same algorithm.
-  int all[] = {shared || node.size() == 1, mpi_reads_accelerators()}, several = node.size() > 1;
-  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, all, 2, MPI_INT, MPI_MIN, comm));
-  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &several, 1, MPI_INT, MPI_MAX, comm));
-  direct_ = all[1] != 0;
-  neighbours_ = several != 0;
-  if (alone) {
+  int least[] = {shared || node.size() == 1, mpi_reads_accelerators(), node.size()}, most = node.size();
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, least, 3, MPI_INT, MPI_MIN, comm));
+  TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, comm));
+  direct_ = least[1] != 0;
+  neighbours_ = most > 1;
+  if (node.size() == size_of(comm)) {
     shared_ = shared;
-  } else if (all[0] != 0 && several != 0) {
-    // A node with one rank needs no shared memory, and its only rank is its leader.
-    node_ = shared;
-    TORCHFLEET_MPI(MPI_Comm_split(comm, first ? 0 : MPI_UNDEFINED, rank_in(comm), &leaders_));
-    leader_ranks_ = first ? ranks_of(leaders_, rank_in(comm)) : std::vector<int>();
+  } else if (least[0] != 0 && most > 1) {
+    node_ = shared;  // a node with one rank needs none
+    place_ = node.rank();
+    places_ = least[2] == most ? most : 0;
+    const int place = places_ > 0 || place_ == 0 ? place_ : MPI_UNDEFINED;
+    TORCHFLEET_MPI(MPI_Comm_split(comm, place, rank_in(comm), &across_));
+    across_ranks_ = across_ != MPI_COMM_NULL ? ranks_of(across_, rank_in(comm)) : std::vector<int>();
   }
 }
 
 void MPITransport::close() const {
-  for (MPI_Comm comm : {leaders_, comm_}) {
+  for (MPI_Comm comm : {across_, comm_}) {
     if (comm != MPI_COMM_NULL) {
       TORCHFLEET_MPI(MPI_Comm_free(&comm));
     }
@@ -177,20 +180,42 @@ void MPITransport::broadcast(const at::Tensor& tensor, int root) const {
   });
 }
 
-// Inside each node, then between their first ranks, then inside each node.
-void MPITransport::all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const {
-  const auto [data, count, size] = Elements(tensor, how);
+// Inside each node, then between their first ranks, then inside each node: the fewest messages.
+void MPITransport::all_reduce_by_first_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const {
+  const Elements all(tensor, how);
   if (node_) {
     node_->begin(own);
-    node_->reduce(data, count, how, size, 0);
+    node_->reduce(all.data, all.count, how, all.size, 0);
   }
-  if (leaders_ != MPI_COMM_NULL) {
-    Agreement agreement(leaders_, leader_ranks_, own);
-    reduce_by_mpi(leaders_, tensor, how, ring_);
+  if (place_ == 0) {
+    Agreement agreement(across_, across_ranks_, own, node_.get());
+    reduce_by_mpi(across_, tensor, all, how, ring_);
     agreement.conclude();
   }
   if (node_) {
-    node_->broadcast(data, count * size, 0);
+    node_->broadcast(all.data, all.count * all.size, 0);
+  }
+}
+
+// Each rank reduces one part in its node, then with the ranks of the same place on the other nodes, so that all of them send
+// at the same time; then the ranks of a node share their parts. The last part has what is left over. What the nodes ask for is
+// told while each of them reduces, and compared before data of another size could be written beyond its buffer.
+void MPITransport::all_reduce_in_parts(Signature own, const at::Tensor& tensor, const Reduction& how) const {
+  const Elements all(tensor, how);
+  const int last = places_ - 1;
+  const int64_t each = all.count / places_, left = all.count % places_;
+  const Elements mine = all.part(place_ * each, each), rest = all.part(places_ * each, left);
+  node_->begin(own);
+  Agreement agreement(across_, across_ranks_, own, node_.get());
+  node_->reduce_scatter(all.data, mine.data, each, how, all.size);
+  if (left > 0) {
+    node_->reduce(rest.data, left, how, all.size, last);
+  }
+  agreement.conclude();
+  reduce_by_mpi(across_, tensor, place_ == last ? mine.part(0, each + left) : mine, how, ring_);
+  node_->all_gather(mine.data, all.data, each * all.size);
+  if (left > 0) {
+    node_->broadcast(rest.data, left * all.size, last);
   }
 }
 
@@ -201,10 +226,12 @@ void MPITransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) cons
   if (shared_ && tensor.is_cpu()) {
     shared_->begin(own);
     shared_->all_reduce(data, count, how, size);
-  } else if (tensor.is_cpu() && (node_ || leaders_ != MPI_COMM_NULL)) {
-    all_reduce_in_two_levels(own, tensor, how);
+  } else if (tensor.is_cpu() && places_ > 0 && count * size >= kLeastInParts) {
+    all_reduce_in_parts(own, tensor, how);
+  } else if (tensor.is_cpu() && (node_ || across_ != MPI_COMM_NULL)) {
+    all_reduce_by_first_ranks(own, tensor, how);
   } else {
-    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, how, ring_); });
+    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, Elements(tensor, how), how, ring_); });
   }
   divide_after(tensor, op, size_of(comm_));
 }

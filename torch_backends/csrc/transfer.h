@@ -41,13 +41,17 @@ class MPITransport : public Transport {
   // buffer (sizes.h).
   template <typename Collective>
   void over_mpi(Signature own, bool blocking, Collective collective) const;
-  void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
+  // In two levels, if the group is on several nodes. The choice depends only on what is the same on all ranks.
+  void all_reduce_by_first_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const;
+  void all_reduce_in_parts(Signature own, const at::Tensor& tensor, const Reduction& how) const;
 
   MPI_Comm comm_;                     // all of them
   std::shared_ptr<Shared> shared_;    // of all ranks, if they are on one node and can share memory
   std::shared_ptr<Shared> node_;      // of this node's ranks, if the group is on several nodes and it is faster
-  MPI_Comm leaders_ = MPI_COMM_NULL;  // the first ranks of the nodes; MPI_COMM_NULL on others
-  std::vector<int> leader_ranks_;     // their ranks in the group
+  int place_ = 0;                     // of this rank among those of its node
+  int places_ = 0;                    // the number of these, if it is the same on all nodes, else 0
+  MPI_Comm across_ = MPI_COMM_NULL;   // those of the same place on all nodes; only of the first ones if the numbers differ
+  std::vector<int> across_ranks_;     // their ranks in the group
   const bool ring_;                   // whether long data is reduced in our own ring over MPI
   bool neighbours_;                   // whether any node has several of them
   bool direct_;                       // whether the MPI of all ranks can read memory of accelerators

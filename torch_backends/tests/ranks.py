@@ -38,6 +38,7 @@ OPS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 OURS = ("mpi", "shm")  # whose collectives are compiled
 SIZES = [0, 1, 7, 4096, 100_003, 1_500_001]
+LONG = 4 << 20  # bytes from which all ranks of a node reduce with other nodes, and not the first one alone
 
 
 def check(function: Callable[[], None]) -> Callable[[], None]:
@@ -158,6 +159,39 @@ def all_reduce_of_every_size() -> None:
         tensor = values(rank(), torch.float32, count)
         dist.all_reduce(tensor)
         assert torch.equal(tensor, reduced("SUM", torch.float32, count)), count
+
+
+@check
+def all_reduce_of_long_ones() -> None:
+    """Between nodes: counts on both sides of where the way changes, and between multiples of the ranks."""
+    if by_shared_memory():
+        return
+    for dtype in [*FLOATS, *INTEGERS, *COMPLEX]:
+        least = LONG // dtype.itemsize
+        for count in (least - 1, least, least + 1, 2 * least + 3) if dtype == torch.float32 else (least + 1,):
+            tensor = values(rank(), dtype, count)
+            dist.all_reduce(tensor)
+            assert torch.equal(tensor, reduced("SUM", dtype, count)), (dtype, count)
+        if dtype in FLOATS:
+            tensor = values(rank(), dtype, least + 1)
+            dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+            assert torch.allclose(tensor.double(), reduced("SUM", torch.float64, least + 1) / size(), rtol=1e-2), dtype
+    truth = values(rank(), torch.uint8, LONG + 1) == 1
+    dist.all_reduce(truth)
+    assert torch.equal(truth, reduced("MIN", torch.uint8, LONG + 1) == 1)
+
+
+@check
+def not_a_number_in_long_ones() -> None:
+    """One rank has it: in the first part of a node's, between two, or at the end."""
+    count = LONG // 4 + 1
+    for number, at in enumerate((0, count // 2, count - 1)):
+        tensor, expected = values(rank(), torch.float32, count), reduced("MIN", torch.float32, count)
+        expected[at] = torch.nan
+        if rank() == number % size():
+            tensor[at] = torch.nan
+        dist.all_reduce(tensor, op=dist.ReduceOp.MIN)
+        assert torch.equal(tensor.nan_to_num(7.0), expected.nan_to_num(7.0)), at
 
 
 @check

@@ -25,7 +25,7 @@ WORLDS = [
     ("openmpi-4.1", 3, TWO_LEVELS),
     ("mpich", 2, MPI_ALONE),
     ("mpich", 3, {}),
-    ("mpich", 3, TWO_LEVELS),
+    ("mpich", 4, TWO_LEVELS),
     ("intelmpi", 2, {}),
     ("intelmpi", 3, MPI_ALONE),
 ]
@@ -132,6 +132,50 @@ def test_a_rank_that_fails_ends_all(run: Run, mpi: str) -> None:
     )
     done = run(mpi, 3, "-c", ALONE + code)
     assert done.returncode != 0 and "a mistake of the user" in done.stderr, done.stdout + done.stderr
+
+
+# What the ranks of two nodes ask for, each case in a group of its own.
+OTHER_NODES = ALONE + (
+    "import datetime, os, time, torch\n"
+    "def add(group, count, op='SUM'): dist.all_reduce(torch.ones(count), getattr(dist.ReduceOp, op), group)\n"
+    "def told(case, least, most, work):\n"
+    "    group, begun = dist.new_group(range(4), timeout=datetime.timedelta(seconds=most)), time.monotonic()\n"
+    "    try: work(group)\n"
+    "    except dist.DistBackendError as error:\n"
+    "        in_time = least <= time.monotonic() - begun < most + 5\n"
+    "        print(case, rank, in_time, str(error).replace(chr(10), ' '), flush=True)\n"
+    "    dist.barrier()\n"
+    "one = rank < 2\n"
+    "told('absent', 3, 3, lambda group: add(group, 1_200_001) if rank != 3 else time.sleep(4))\n"
+    "told('count', 0, 60, lambda group: add(group, 1_200_001 if one else 1_200_003))\n"
+    "told('operation', 0, 60, lambda group: add(group, 1_200_001, 'SUM' if one else 'MAX'))\n"
+    "told('way', 0, 60, lambda group: add(group, 1_200_001 if one else 3))\n"
+    "os._exit(0)\n"
+)
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_nodes_that_ask_for_different_things(run: Run, mpi: str) -> None:
+    """All ranks fail, also those whose counterpart on the other node never comes (`way`: a long and a short one)."""
+    done = run(mpi, 4, "-c", OTHER_NODES, **TWO_LEVELS)
+    lines = sorted(line.split(" ", 3) for line in done.stdout.splitlines())
+    failed = [("absent", "012"), ("count", "0123"), ("operation", "0123"), ("way", "0123")]
+    expected = [[case, rank, "True"] for case, ranks in failed for rank in ranks]
+    assert [line[:3] for line in lines] == expected, done.stdout + done.stderr
+    for case, rank, _in_time, text in lines:
+        why = "has not ended within 3000 ms" if case == "absent" else "do not ask for the same"
+        assert why in text, (case, rank, text)
+
+
+def test_a_rank_that_is_killed_ends_a_job_on_several_nodes(run: Run) -> None:
+    """While the others reduce long tensors with it."""
+    code = ALONE + (
+        "import os, torch\nones = torch.ones(1_200_001)\n"
+        "for turn in range(10_000):\n"
+        "    if (rank, turn) == (3, 20): os.kill(os.getpid(), 9)\n"
+        "    dist.all_reduce(ones)\n"
+    )
+    assert run("openmpi", 4, "-c", code, **TWO_LEVELS).returncode != 0
 
 
 def test_what_was_asked_for_is_done_before_the_end(run: Run) -> None:
