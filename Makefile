@@ -182,9 +182,9 @@ pictures: $(DEV_READY)
 	$(call in_venv,$(PYTEST) tests/pictures)
 
 # Before every commit, about a minute on two cores: no job is started, and no playbook. Of tests/collection those that
-# only compare files. The tests are spread over the cores, whichever has none left takes some of another's; each process
-# needs 5 s to collect them, so there are not many.
-SPREAD := python -m pytest -q --numprocesses auto --maxprocesses 8 --dist worksteal
+# only compare files. The tests are spread over two processes for each core, for some tests wait; whichever has none left
+# takes some of another's. Each process needs 3 s to collect them, so there are not many.
+SPREAD := python -m pytest -q --numprocesses $(shell expr 2 \* $$(nproc)) --maxprocesses 8 --dist worksteal
 COMPARED := $(addprefix tests/collection/test_,changelog.py docs.py roles.py role_tables.py)
 check: ruff ruff-format types
 	$(call in_venv,$(SPREAD) tests/unit $(COMPARED))
