@@ -22,6 +22,7 @@ Environment = tuple[tuple[str, str], ...]
 Came = Callable[[str, int, str, Environment], list[dict[str, str]]]
 RANKS = Path(__file__).with_name("ranks.py")
 END = "the_end"
+SAID = "said"  # what the ranks printed that did not come to their end
 MISHAPS = Path(__file__).with_name("mishaps.py")
 CHECKS, MISHAP_CHECKS = (
     [*re.findall(r"^@check\ndef (\w+)", path.read_text(), re.MULTILINE), END] for path in (RANKS, MISHAPS)
@@ -60,18 +61,20 @@ def mishaps(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     @functools.cache
     def play(launcher: str, backend: str) -> list[dict[str, str]]:
         place = tmp_path_factory.mktemp("mishaps")
-        hung = {}
         try:
-            run(launcher, 2, MISHAPS, place, backend)
+            done = run(launcher, 2, MISHAPS, place, backend)
+            more = {SAID: done.stdout + done.stderr} if done.returncode else {}
         except subprocess.TimeoutExpired as error:
-            hung = {END: str(error)}
+            more = {END: str(error)}
         told = [place / f"{rank}.json" for rank in range(2)]
-        return [(json.loads(path.read_text()) if path.exists() else {}) | hung for path in told]
+        return [(json.loads(path.read_text()) if path.exists() else {}) | more for path in told]
 
     return play
 
 
 def wrong(told: list[dict[str, str]], check: str) -> str:
     """Return what each rank found wrong in a check, an empty text if all is well."""
-    found = {rank: told_here.get(check, "never done") for rank, told_here in enumerate(told)}
+    found = {
+        rank: told_here.get(check, f"never done\n{told_here.get(SAID, '')}") for rank, told_here in enumerate(told)
+    }
     return "\n".join(f"rank {rank}: {text}" for rank, text in found.items() if text)
