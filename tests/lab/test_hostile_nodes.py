@@ -293,7 +293,10 @@ BLAMED: dict[str, tuple[Lies, str]] = {
         ],
         "failed: n2: rank 0 on n1 failed",
     ),
-    "a kind of the head's": (said('{"kind": "started"}', "placed"), "n2 is lost: it sent a frame of kind 'started'"),
+    "a kind of the head's": (
+        said('{"kind": "started"}', "placed"),
+        "n2 is lost: it sent an unexpected frame of kind 'started'",
+    ),
 }
 
 

@@ -18,10 +18,12 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.keyboard import Keyboard
 from tests.driver import wait_until
 
-# A shell on a terminal of its own. A line from the pipe brings the job or the shell to the front, as `fg` and Ctrl-Z.
+# A shell on a terminal of its own. A line from the pipe brings the job or the shell to the front, as `fg` and Ctrl-Z,
+# or takes the terminal away from both.
 SHELL = """
-import os, signal, sys
+import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 job = os.fork()
 if not job:
     os.setpgid(0, 0)
@@ -33,7 +35,10 @@ if sys.argv[1] == "front":
     os.tcsetpgrp(0, job)
 print(job, flush=True)
 for line in os.fdopen(int(sys.argv[2])):
-    os.tcsetpgrp(0, job if line == "front\\n" else os.getpgrp())
+    if line == "away\\n":
+        fcntl.ioctl(0, termios.TIOCNOTTY)
+    else:
+        os.tcsetpgrp(0, job if line == "front\\n" else os.getpgrp())
     print(line, end="", flush=True)
 os.kill(job, signal.SIGKILL)
 """
@@ -209,6 +214,15 @@ def test_a_playbook_that_is_gone_ends_it_quietly(shell: Callable[..., Shell]) ->
         return not keyboard.is_there
 
     wait_until(is_given_up)  # the kernel takes the terminal from the playbook's session a moment after its end
+
+
+def test_a_playbook_that_loses_its_terminal_ends_it_quietly(shell: Callable[..., Shell]) -> None:
+    """One that ends does so a moment before it is gone: then it was asked for ever."""
+    front = shell("front")
+    keyboard = Keyboard(front.job)
+    front.bring("away")
+    front.type("\n")
+    assert not keyboard.pressed() and not keyboard.is_there
 
 
 @pytest.mark.parametrize("stdin", ["null", "pipe", "file", "nobody's terminal"])

@@ -13,6 +13,7 @@ program that reads next. No setting of the terminal is changed, so nothing is to
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -21,6 +22,7 @@ import termios
 
 LINE_MODES = termios.ICANON | termios.ECHO  # of the local modes: not an editor, nor a question for a password
 ENTERS_MOST = 100  # that are taken back
+NO_TERMINAL = 0  # a process's controlling terminal in proc_pid_stat(5)
 
 
 class Keyboard:
@@ -93,11 +95,16 @@ class Keyboard:
         return modes & LINE_MODES == LINE_MODES and self.is_in_front()
 
     def is_in_front(self) -> bool:
-        """Whether its stdin is its controlling terminal, and its process group the one in front there. OSError."""
+        """Whether its stdin is its controlling terminal, and its process group the one in front there.
+
+        OSError if it has ended, or has lost its terminal: a process that ends loses that before its descriptors.
+        """
         stdin = os.stat(f"/proc/{self.process}/fd/0")
         with open(f"/proc/{self.process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()  # the name before ")" may hold anything
         group, device, front = (int(fields[place]) for place in (2, 4, 5))
+        if device == NO_TERMINAL:
+            raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
         return stat.S_ISCHR(stdin.st_mode) and device == number_of(stdin.st_rdev) and group == front
 
 
