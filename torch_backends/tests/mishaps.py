@@ -27,7 +27,7 @@ import torch.distributed as dist
 CHECKS: dict[str, Callable[[], None]] = {}
 PLACE = Path(sys.argv[1])
 BACKEND = sys.argv[2]
-HANGS = 60  # seconds of one check after which it hangs
+HANGS = 150  # seconds of one check after which it hangs; on a busy machine an import of PyTorch may take 60
 SOON = datetime.timedelta(seconds=1.5)
 
 
