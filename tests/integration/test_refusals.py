@@ -148,6 +148,14 @@ def test_what_ansible_would_silently_ignore(fleet: Fleet, words: list[str], text
     assert not fleet.runs.exists()
 
 
+def test_jobs_in_pods_are_kubernetes_unless_a_target_is_named() -> None:
+    """The playbook of the installed collection (torchfleet.cluster.clean_pods) goes without a target."""
+    words = ["ansible-playbook", "playbooks/clean_pods.yml", "-e", "pod_project=mlo"]
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert 'pod_project: got "mlo"; it is for Run:ai: add -e target=runai' in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -204,7 +204,7 @@ def test_nodes_of_other_kinds_with_other_versions_are_told(tmp_path: Path) -> No
 
 def test_a_node_cannot_name_another_place(tmp_path: Path) -> None:
     for path in ("/home/me/.ssh", f"/home/me/{NAME}", f"{PATH}/..", "/programs/other"):
-        with pytest.raises(InputError, match="n2 names another path for it than the plan"):
+        with pytest.raises(InputError, match="the plan has another path for this environment than n2"):
             plan_with(needs(tmp_path, "tiny\n"), {"program": program("ab")}, {"program": program("ab", path=path)})
 
 

@@ -98,7 +98,8 @@ def check_environment(wanted: ProgramEnvironment | None, facts: Mapping[str, Nod
     refuse_other_torch(wanted.requirements, proven)
     for name, fact in facts.items():  # it is replaced there, and on the nodes that it is sent to
         if fact["program"] and not fact["program"]["path"].endswith(f"/{PROGRAMS}/{wanted.name}"):
-            raise InputError("requirements", fact["program"]["path"], f"{name} names another path for it than the plan")
+            reason = f"the plan has another path for this environment than {name}: look at that node"
+            raise InputError("requirements", fact["program"]["path"], reason)
     contents: dict[str, dict[str, str]] = {}
     for name, fact in facts.items():
         if fact["program"] and fact["program"]["content"]:
