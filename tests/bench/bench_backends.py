@@ -1,8 +1,9 @@
-"""all_reduce by backends mpi and shm against gloo, the MPI's own, and what the memory allows: `make bench-backends`.
+"""all_reduce by backends mpi and shm against gloo, the MPI's own, and what the machine allows: `make bench-backends`.
 
-All sides take turns in one process per rank; the memory's limit is a C++ program that runs before them. Figures are
-medians of the rounds' ratios, with their lower quartiles. Then what DDP's communication adds to a step. With --nodes
-the ranks are on two lab nodes (root), with --shm only shm is measured. Nothing here passes or fails: people read them.
+All sides take turns in one process per rank; the limit of the memory, and of TCP between nodes, is a C++ program that
+runs before them. Figures are medians of the rounds' ratios, with their lower quartiles. Then what DDP's communication
+adds to a step. With --nodes the ranks are on two lab nodes (root), with --shm only shm is measured. Nothing here passes
+or fails: people read them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -27,18 +29,40 @@ from torch_backends.tests import package
 BENCH = package.PACKAGE / "bench"
 KIB = 1 << 10
 HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13} {:>15}"
-SHM_HEADER = "{:>10} {:>10} {:>15} {:>15}"
+SHM_HEADER = "{:>10} {:>10} {:>15} {:>13} {:>15}"
 DDP_HEADER = "{:>10} {:>12} {:>12} {:>12} {:>12}"
 SIZES = [KIB, 8 * KIB, 64 * KIB, KIB**2, 4 * KIB**2, 16 * KIB**2, 64 * KIB**2, 256 * KIB**2]
 
 
+def compiled(name: str) -> str:
+    """Return the path of a program that measures what the machine allows."""
+    program = package.REPO / ".cache" / name
+    package.called("g++", "-O3", "-march=native", "-std=c++20", BENCH / f"{name}.cpp", "-o", program)
+    return str(program)
+
+
 def limits(ranks: int, rounds: int, sizes: list[int]) -> dict[int, float]:
     """Return the seconds of one all_reduce by the limit program, by bytes."""
-    program = package.REPO / ".cache" / "limit"
-    package.called("g++", "-O3", "-std=c++20", BENCH / "limit.cpp", "-o", program)
-    words = [str(word) for word in [program, ranks, rounds, *sizes]]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    rows = [[float(word) for word in line.split()] for line in done.stdout.splitlines()]
+    words = [compiled("limit"), *(str(word) for word in [ranks, rounds, *sizes])]
+    return seconds_by_bytes(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+
+
+def limits_of_nodes(lab: Lab, ranks: int, rounds: int, sizes: list[int]) -> dict[int, float]:
+    """Return the seconds of one all_reduce between two nodes by the limit program, by bytes."""
+    words = [compiled("limit_nodes"), str(ranks // 2), str(rounds), "29821"]
+
+    def printed_on(node: str, other: str) -> str:
+        return lab.network(node, *words, other, *map(str, sizes)).stdout
+
+    with ThreadPoolExecutor() as both:
+        waiting = both.submit(printed_on, "n1", "-")
+        both.submit(printed_on, "n2", lab.address("n1")).result()
+        return seconds_by_bytes(waiting.result())
+
+
+def seconds_by_bytes(text: str) -> dict[int, float]:
+    """Return the medians that a limit program printed."""
+    rows = [[float(word) for word in line.split()] for line in text.splitlines()]
     return {int(row[0]): statistics.median(row[1:]) for row in rows}
 
 
@@ -55,18 +79,20 @@ def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
     for row in map(json.loads, lines):
         own = statistics.median(row["mpi"])
         versus = [ratio(row[side], row["mpi"]) for side in ("gloo", "plain")]
-        share = f"{limit[row['bytes']] / own:.0%}" if limit else "-"
+        share = f"{limit[row['bytes']] / own:.0%}"
         bucket = ratio(row["gloo"], row["bucket"])  # a tensor that the backend gave
         print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share, bucket), flush=True)
 
 
-def show_shm(title: str, lines: list[str]) -> None:
+def show_shm(title: str, lines: list[str], limit: dict[int, float]) -> None:
     """Print backend shm under torchrun, against gloo alone, from what rank 0 printed."""
     print(title)
-    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "DDP's, x gloo"))
+    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "of the limit", "DDP's, x gloo"))
     for row in map(json.loads, lines):
-        versus = [ratio(row["gloo"], row[side]) for side in ("shm", "bucket")]
-        print(SHM_HEADER.format(row["bytes"], f"{statistics.median(row['shm']) * 1e6:.1f}", *versus), flush=True)
+        own = statistics.median(row["shm"])
+        own_ratio, bucket = (ratio(row["gloo"], row[side]) for side in ("shm", "bucket"))
+        share = f"{limit[row['bytes']] / own:.0%}"
+        print(SHM_HEADER.format(row["bytes"], f"{own * 1e6:.1f}", own_ratio, share, bucket), flush=True)
 
 
 def show_ddp(title: str, lines: list[str]) -> None:
@@ -81,15 +107,14 @@ def show_ddp(title: str, lines: list[str]) -> None:
 
 def here(given: argparse.Namespace) -> None:
     """Measure on this machine."""
-    for ranks in given.ranks:
-        show_shm(
-            f"shm, torchrun, {ranks} ranks", printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds)
-        )
+    limit_of = {ranks: limits(ranks, given.rounds, given.bytes) for ranks in given.ranks}
+    for ranks, limit in limit_of.items():
+        lines = printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds)
+        show_shm(f"shm, torchrun, {ranks} ranks", lines, limit)
     if given.shm:
         return
     print(f"the package, built for {' and '.join(package.BUILT_FOR)}: {build():.0f} s")
-    for ranks in given.ranks:
-        limit = limits(ranks, given.rounds, given.bytes)
+    for ranks, limit in limit_of.items():
         for mpi in given.mpi:
             title = f"{mpi}, {ranks} ranks"
             show(title, printed(mpi, ranks, BENCH / "ranks.py", *given.bytes, given.rounds), limit)
@@ -117,11 +142,12 @@ def on_nodes(given: argparse.Namespace) -> None:
             first, second = (play(cluster, "--tags", "torch_backends", **again) for _time in range(2))
             print(f"the package, built before: {(first - second) / 2:.1f} s for each node, {first:.1f} s with Ansible")
             for ranks in given.ranks:
-                title = f"shm, torchrun, {ranks} ranks on two nodes"
-                show_shm(title, trained(cluster, "torchrun", "shm", ranks, "ranks.py", *given.bytes, given.rounds))
+                limit = limits_of_nodes(cluster.lab, ranks, given.rounds, given.bytes)
+                lines = trained(cluster, "torchrun", "shm", ranks, "ranks.py", *given.bytes, given.rounds)
+                show_shm(f"shm, torchrun, {ranks} ranks on two nodes", lines, limit)
                 for mpi in given.mpi if not given.shm else []:
                     title = f"{mpi}, {ranks} ranks on two nodes"
-                    show(title, trained(cluster, mpi, "mpi", ranks, "ranks.py", *given.bytes, given.rounds), {})
+                    show(title, trained(cluster, mpi, "mpi", ranks, "ranks.py", *given.bytes, given.rounds), limit)
                     show_ddp(title, trained(cluster, mpi, "mpi", ranks, "ddp.py", *given.megabytes, given.rounds))
         finally:
             cluster.lab.down()

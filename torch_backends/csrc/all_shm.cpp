@@ -13,5 +13,6 @@
 #include "shm_transport.cpp"
 #include "signature.cpp"
 #include "sizes.cpp"
+#include "tcp_ring.cpp"
 #include "tensors.cpp"
 #include "worker.cpp"

@@ -3,9 +3,9 @@
 namespace torchfleet {
 
 ShmBackend::ShmBackend(const StorePtr& store, int rank, const std::vector<int>& nodes, std::chrono::milliseconds timeout,
-                       Gloo gloo)
+                       BackendPtr gloo)
     : GroupBackend(std::make_shared<ShmTransport>(store, rank, nodes, gloo), rank, static_cast<int>(nodes.size()), timeout),
-      gloo_(gloo.all) {}
+      gloo_(std::move(gloo)) {}
 
 void ShmBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   gloo_->monitoredBarrier(opts, wait_all_ranks);

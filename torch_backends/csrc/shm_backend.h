@@ -9,7 +9,7 @@ namespace torchfleet {
 class ShmBackend : public GroupBackend {
  public:
   // Called by all ranks of the group; as for ShmTransport.
-  ShmBackend(const StorePtr& store, int rank, const std::vector<int>& nodes, std::chrono::milliseconds timeout, Gloo gloo);
+  ShmBackend(const StorePtr& store, int rank, const std::vector<int>& nodes, std::chrono::milliseconds timeout, BackendPtr gloo);
 
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
   WorkPtr send(Tensors& tensors, int to, int tag) override;

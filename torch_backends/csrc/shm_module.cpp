@@ -6,9 +6,8 @@ namespace {
 using torchfleet::BackendPtr;
 
 BackendPtr create(const torchfleet::StorePtr& store, int rank, const std::vector<int>& nodes,
-                  std::chrono::milliseconds timeout, BackendPtr gloo, std::optional<BackendPtr> across) {
-  torchfleet::Gloo rest{std::move(gloo), across.value_or(nullptr)};
-  return c10::make_intrusive<torchfleet::ShmBackend>(store, rank, nodes, timeout, std::move(rest));
+                  std::chrono::milliseconds timeout, BackendPtr gloo) {
+  return c10::make_intrusive<torchfleet::ShmBackend>(store, rank, nodes, timeout, std::move(gloo));
 }
 }  // namespace
 
@@ -16,8 +15,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   module.doc() = "torch.distributed over shared memory, for the stock PyTorch wheel";
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("nodes"), py::arg("timeout"), py::arg("gloo"),
-             py::arg("across"), Unlocked(),
-             "A backend of a group. `nodes`: the number of each rank's node; `gloo`: of all ranks; `across`: of the ranks with\n"
-             "the same place on their nodes, or None.");
+             Unlocked(), "A backend of a group. `nodes`: the number of each rank's node; `gloo`: of all ranks.");
   torchfleet::define_common(module, nullptr);
 }

@@ -1,6 +1,7 @@
 #include "shm_transport.h"
 
 #include "operation.h"
+#include "parts.h"
 #include "sizes.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -8,10 +9,12 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 
 namespace torchfleet {
 
 namespace {
+constexpr int64_t kLeastInParts = 128 << 10;  // bytes that all ranks of a node, and not the first one alone, reduce between nodes
 constexpr int kExchangeTag = std::numeric_limits<int>::max() - 1;  // of messages that are ours; programs use small ones
 
 // By a store. Each round has keys of its own.
@@ -55,9 +58,9 @@ at::Tensor bytes_of_all(const at::Tensor& tensor) {
   return bytes_at(static_cast<const char*>(tensor.data_ptr()), static_cast<int64_t>(tensor.nbytes()));
 }
 
-// The units of a tensor, flat.
-at::Tensor units_of(const at::Tensor& tensor, const Reduction& how) {
-  return at::from_blob(tensor.data_ptr(), {tensor.numel() * how.per_element}, how.unit);
+// What is reduced, as a flat tensor.
+at::Tensor units_of(const Elements& all, const Reduction& how) {
+  return at::from_blob(all.data, {all.count}, how.unit);
 }
 
 // Whether gloo reduces these as we do. It has not all types, and loses NaN in MIN and MAX.
@@ -99,6 +102,9 @@ at::Tensor gathered(const BackendPtr& gloo, const at::Tensor& units) {
 }
 
 void all_reduce_by(const BackendPtr& gloo, const at::Tensor& units, const Reduction& how) {
+  if (units.numel() == 0) {
+    return;
+  }
   if (!gloo_reduces(how)) {
     reduce_rows(gathered(gloo, units), how, units);
     return;
@@ -108,33 +114,71 @@ void all_reduce_by(const BackendPtr& gloo, const at::Tensor& units, const Reduct
   options.reduceOp = how.op;
   gloo->allreduce(tensors, in_time(options))->wait();
 }
+
+std::map<int, std::vector<int>> ranks_by_node(const std::vector<int>& nodes) {
+  std::map<int, std::vector<int>> found;
+  for (size_t rank = 0; rank < nodes.size(); ++rank) {
+    found[nodes[rank]].push_back(static_cast<int>(rank));
+  }
+  return found;
+}
+
+bool have_as_many(const std::map<int, std::vector<int>>& by_node) {
+  const size_t first = by_node.begin()->second.size();
+  return std::all_of(by_node.begin(), by_node.end(), [&](const auto& one) { return one.second.size() == first; });
+}
+
+std::vector<int> same_place(const std::map<int, std::vector<int>>& by_node, int place) {
+  std::vector<int> found;
+  for (const auto& [node, ranks] : by_node) {
+    found.push_back(ranks[place]);
+  }
+  return found;
+}
+
+// Whether all ranks say yes.
+bool all_are(Rendezvous& ranks, bool own) {
+  const std::vector<uint8_t> said = torchfleet::all_gather(ranks, static_cast<uint8_t>(own));
+  return std::all_of(said.begin(), said.end(), [](uint8_t one) { return one != 0; });
+}
 }  // namespace
 
-ShmTransport::ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, Gloo gloo)
+ShmTransport::ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, BackendPtr gloo)
     : rank_(rank), size_(static_cast<int>(nodes.size())), gloo_(std::move(gloo)) {
-  std::vector<int> here;
-  for (int other = 0; other < size_; ++other) {
-    if (nodes[other] == nodes[rank]) {
-      place_ = other == rank ? static_cast<int>(here.size()) : place_;
-      here.push_back(other);
-    }
-  }
+  const std::map<int, std::vector<int>> by_node = ranks_by_node(nodes);
+  const std::vector<int>& here = by_node.at(nodes[rank]);
   places_ = static_cast<int>(here.size());
+  place_ = static_cast<int>(std::find(here.begin(), here.end(), rank) - here.begin());
   StoreRendezvous node(store, "node " + std::to_string(nodes[rank]), place_, places_), all(store, "all", rank, size_);
   auto shared = places_ > 1 ? Shared::among(node, here) : nullptr;
   if (places_ > 1 && place_ == 0 && !shared) {
     TORCH_WARN("backend shm: ranks ", c10::Join(", ", here),
                " are on one node, but cannot share memory (too little of it, or a sandbox): gloo does everything");
   }
-  const std::vector<uint8_t> good = torchfleet::all_gather(all, static_cast<uint8_t>(shared != nullptr));
   if (places_ == size_) {
     shared_ = shared;
-  } else if (gloo_.across && std::all_of(good.begin(), good.end(), [](uint8_t one) { return one != 0; })) {
+    return;
+  }
+  const bool good = shared || places_ == 1;
+  if (!all_are(all, good) || !have_as_many(by_node)) {
+    return;
+  }
+  const std::vector<int> across = same_place(by_node, place_);
+  const auto own = static_cast<int>(std::find(across.begin(), across.end(), rank) - across.begin());
+  StoreRendezvous others(store, "place " + std::to_string(place_), own, static_cast<int>(across.size()));
+  auto ring = TcpRing::among(others, across, shared);
+  if (all_are(all, ring != nullptr)) {
+    ring_ = std::move(ring);
     node_ = shared;
+  } else if (rank_ == 0) {
+    TORCH_WARN("backend shm: the nodes do not reach each other's TCP ports: gloo does everything");
   }
 }
 
 void ShmTransport::fail(const std::string& why) const {
+  if (ring_) {
+    ring_->fail();
+  }
   for (const auto& memory : {shared_, node_}) {
     if (memory) {
       memory->fail(why);
@@ -144,7 +188,8 @@ void ShmTransport::fail(const std::string& why) const {
 
 std::vector<int> ShmTransport::missing() const {
   const auto& memory = shared_ ? shared_ : node_;
-  return memory ? memory->missing() : std::vector<int>();
+  const std::vector<int> here = memory ? memory->missing() : std::vector<int>();
+  return here.empty() && ring_ ? ring_->missing() : here;
 }
 
 void ShmTransport::broadcast(const at::Tensor& tensor, int root) const {
@@ -155,62 +200,57 @@ void ShmTransport::broadcast(const at::Tensor& tensor, int root) const {
     std::vector<at::Tensor> tensors{bytes_of_all(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    gloo_.all->broadcast(tensors, in_time(options))->wait();
+    gloo_->broadcast(tensors, in_time(options))->wait();
   }
 }
 
 void ShmTransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const {
   const Reduction how = reduction(tensor.scalar_type(), op);
-  const auto [data, count, size] = Elements(tensor, how);
+  const Elements all(tensor, how);
   const Signature own(Signature::kAllReduce, tensor.scalar_type(), tensor.numel(), -1, op.op_);
   if (shared_) {
     shared_->begin(own);
-    shared_->all_reduce(data, count, how, size);
-  } else if (node_) {
-    all_reduce_in_two_levels(own, tensor, how);
-  } else if (count > 0) {
-    all_reduce_by(gloo_.all, units_of(tensor, how), how);
+    shared_->all_reduce(all.data, all.count, how, all.size);
+  } else if (ring_) {
+    all_reduce_in_two_levels(own, all, how);
+  } else {
+    all_reduce_by(gloo_, units_of(all, how), how);
   }
   divide_after(tensor, op, size_);
 }
 
-// Each rank reduces one part in its node, then with the ranks of the same place on the other nodes, so that all of them send
-// at the same time; then the ranks of a node share their parts. What is left over is reduced by all.
-void ShmTransport::all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const {
-  const auto [data, count, size] = Elements(tensor, how);
-  const int64_t each = count / places_, rest = count % places_;
-  char* own_part = data + place_ * each * size;
-  const at::Tensor part = rest == 0 ? at::from_blob(own_part, {each}, how.unit) : at::empty({each + rest}, how.unit);
-  Operation::hold(std::make_shared<at::Tensor>(part));
-  char *here = static_cast<char*>(part.data_ptr()), *last = data + each * places_ * size;
-  node_->begin(own);
-  node_->reduce_scatter(data, here, each, how, size);
-  node_->all_reduce(last, rest, how, size);
-  std::memcpy(here + each * size, last, rest * size);
-  at::Tensor words = at::empty({size_ / places_}, at::kLong);
-  at::Tensor word = at::full({1}, static_cast<int64_t>(own.word()), at::kLong);
-  gloo_.across->_allgather_base(words, word, in_time(c10d::AllgatherOptions()))->wait();
-  const auto* told = words.const_data_ptr<int64_t>();
-  const auto differs = [&](int64_t one) { return static_cast<uint64_t>(one) != own.word(); };
-  const auto* other = std::find_if(told, told + words.numel(), differs);
-  TORCH_CHECK(other == told + words.numel(), "the ranks do not ask for the same: here ", own.text(), "; on another node ",
-              Signature(static_cast<uint64_t>(*other)).text());
-  if (part.numel() > 0) {
-    all_reduce_by(gloo_.across, part, how);
+// In this node, then between the ranks with the same place on their nodes, then in this node. Of what is short only the first
+// ranks send: the fewest messages.
+void ShmTransport::all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const {
+  const auto between = [&](const Elements& part) {
+    ring_->compare(own);
+    ring_->all_reduce(part, how);
+  };
+  if (!node_) {
+    between(all);
+    return;
   }
-  node_->all_gather(here, data, each * size);
-  std::memcpy(last, here + each * size, rest * size);
+  node_->begin(own);
+  if (all.count * all.size >= kLeastInParts) {
+    all_reduce_in_parts(*node_, place_, places_, all, how, between);
+    return;
+  }
+  node_->reduce(all.data, all.count, how, all.size, 0);
+  if (place_ == 0) {
+    between(all);
+  }
+  node_->broadcast(all.data, all.count * all.size, 0);
 }
 
 void ShmTransport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const {
   const Reduction how = reduction(tensor.scalar_type(), op);
-  const auto [data, count, size] = Elements(tensor, how);
+  const Elements all(tensor, how);
   if (shared_) {
     shared_->begin(Signature(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_));
-    shared_->reduce(data, count, how, size, root);
-  } else if (count > 0) {
-    const at::Tensor own = units_of(tensor, how);
-    all_reduce_by(gloo_.all, rank_ == root ? own : own.clone(), how);
+    shared_->reduce(all.data, all.count, how, all.size, root);
+  } else {
+    const at::Tensor own = units_of(all, how);
+    all_reduce_by(gloo_, rank_ == root ? own : own.clone(), how);
   }
   if (rank_ == root) {
     divide_after(tensor, op, size_);
@@ -226,23 +266,23 @@ void ShmTransport::all_gather(const at::Tensor& input, const at::Tensor& output)
   } else if (bytes > 0) {
     // The input may be a part of the output.
     at::Tensor from = bytes_of_all(input).clone(), to = bytes_of_all(output);
-    gloo_.all->_allgather_base(to, from, in_time(c10d::AllgatherOptions()))->wait();
+    gloo_->_allgather_base(to, from, in_time(c10d::AllgatherOptions()))->wait();
   }
 }
 
 void ShmTransport::reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const {
   const Reduction how = reduction(output.scalar_type(), op);
-  const auto [data, count, size] = Elements(output, how);
+  const Elements mine(output, how);
   if (shared_) {
     shared_->begin(Signature(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_));
-    shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), data, count, how, size);
-  } else if (count > 0) {
+    shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), mine.data, mine.count, how, mine.size);
+  } else if (mine.count > 0) {
     // gloo's own reduces everything everywhere.
     at::Tensor from = bytes_of_all(input), rows = at::empty({size_, static_cast<int64_t>(output.nbytes())}, at::kByte);
     at::Tensor all = rows.view(-1);
     std::vector<int64_t> equal;
-    gloo_.all->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
-    reduce_rows(rows, how, units_of(output, how));
+    gloo_->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
+    reduce_rows(rows, how, units_of(mine, how));
   }
   divide_after(output, op, size_);
 }
@@ -252,7 +292,7 @@ void ShmTransport::barrier() const {
     shared_->begin(Signature::barrier());
     shared_->barrier();
   } else {
-    gloo_.all->barrier(in_time(c10d::BarrierOptions()))->wait();
+    gloo_->barrier(in_time(c10d::BarrierOptions()))->wait();
   }
 }
 
@@ -272,13 +312,13 @@ void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, cons
   for (const Piece& piece : receives) {
     std::vector<at::Tensor> tensors{bytes_at(piece.data, piece.bytes)};
     if (piece.rank != rank_ && piece.bytes > 0) {
-      works.push_back(gloo_.all->recv(tensors, piece.rank, kExchangeTag));
+      works.push_back(gloo_->recv(tensors, piece.rank, kExchangeTag));
     }
   }
   for (const Piece& piece : sends) {
     std::vector<at::Tensor> tensors{bytes_at(piece.data, piece.bytes)};
     if (piece.rank != rank_ && piece.bytes > 0) {
-      works.push_back(gloo_.all->send(tensors, piece.rank, kExchangeTag));
+      works.push_back(gloo_->send(tensors, piece.rank, kExchangeTag));
     }
   }
   if (keeps) {

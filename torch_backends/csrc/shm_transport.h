@@ -1,7 +1,9 @@
-// Collectives by shared memory in a node and by gloo for all else, without MPI. The ranks find each other by c10d's store.
+// Collectives by shared memory in a node, all_reduce between nodes by TCP connections of our own, and all else by gloo, without
+// MPI. The ranks find each other by c10d's store.
 #pragma once
 
 #include "shared.h"
+#include "tcp_ring.h"
 #include "transport.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,17 +14,11 @@ namespace torchfleet {
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// What carries what is not shared. `across`: among the ranks that have the same place on their nodes; null if the group is on
-// one node, or if the nodes have different numbers of ranks, or one each.
-struct Gloo {
-  BackendPtr all, across;
-};
-
 class ShmTransport : public Transport {
  public:
   // Called by all ranks, with a store of this group alone. `nodes`: the node of each rank. If ranks of a node cannot share
-  // memory (they are in different containers), gloo does everything.
-  ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, Gloo gloo);
+  // memory, if nodes have different numbers of ranks, or do not reach each other, gloo does everything.
+  ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, BackendPtr gloo);
 
   void broadcast(const at::Tensor& tensor, int root) const override;
   void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const override;
@@ -36,12 +32,13 @@ class ShmTransport : public Transport {
   bool shares_memory() const override { return shared_ != nullptr; }
 
  private:
-  void all_reduce_in_two_levels(Signature own, at::Tensor& tensor, const Reduction& how) const;
+  void all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const;
 
   const int rank_, size_;
-  const Gloo gloo_;
+  const BackendPtr gloo_;
   std::shared_ptr<Shared> shared_;  // of all ranks, if they are on one node
-  std::shared_ptr<Shared> node_;    // of this node's ranks, if the group is on several nodes with as many ranks each
+  std::shared_ptr<Shared> node_;    // of this node's ranks, if the group is on several nodes with as many ranks each; not of one
+  std::unique_ptr<TcpRing> ring_;   // of the ranks with the same place on their nodes, if the group is on several
   int place_ = 0, places_ = 0;      // of this rank among those of its node
 };
 

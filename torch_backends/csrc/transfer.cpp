@@ -3,6 +3,7 @@
 #include "agreement.h"
 #include "devices.h"
 #include "direct.h"
+#include "parts.h"
 #include "patience.h"
 #include "ring.h"
 #include "sizes.h"
@@ -197,26 +198,15 @@ void MPITransport::all_reduce_by_first_ranks(Signature own, const at::Tensor& te
   }
 }
 
-// Each rank reduces one part in its node, then with the ranks of the same place on the other nodes, so that all of them send
-// at the same time; then the ranks of a node share their parts. The last part has what is left over. What the nodes ask for is
-// told while each of them reduces, and compared before data of another size could be written beyond its buffer.
-void MPITransport::all_reduce_in_parts(Signature own, const at::Tensor& tensor, const Reduction& how) const {
-  const Elements all(tensor, how);
-  const int last = places_ - 1;
-  const int64_t each = all.count / places_, left = all.count % places_;
-  const Elements mine = all.part(place_ * each, each), rest = all.part(places_ * each, left);
+// What the nodes ask for is told while each of them reduces, and compared before data of another size could be written beyond
+// its buffer.
+void MPITransport::all_reduce_by_all_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const {
   node_->begin(own);
   Agreement agreement(across_, across_ranks_, own, node_.get());
-  node_->reduce_scatter(all.data, mine.data, each, how, all.size);
-  if (left > 0) {
-    node_->reduce(rest.data, left, how, all.size, last);
-  }
-  agreement.conclude();
-  reduce_by_mpi(across_, tensor, place_ == last ? mine.part(0, each + left) : mine, how, ring_);
-  node_->all_gather(mine.data, all.data, each * all.size);
-  if (left > 0) {
-    node_->broadcast(rest.data, left * all.size, last);
-  }
+  all_reduce_in_parts(*node_, place_, places_, Elements(tensor, how), how, [&](const Elements& part) {
+    agreement.conclude();
+    reduce_by_mpi(across_, tensor, part, how, ring_);
+  });
 }
 
 void MPITransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const {
@@ -227,7 +217,7 @@ void MPITransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) cons
     shared_->begin(own);
     shared_->all_reduce(data, count, how, size);
   } else if (tensor.is_cpu() && places_ > 0 && count * size >= kLeastInParts) {
-    all_reduce_in_parts(own, tensor, how);
+    all_reduce_by_all_ranks(own, tensor, how);
   } else if (tensor.is_cpu() && (node_ || across_ != MPI_COMM_NULL)) {
     all_reduce_by_first_ranks(own, tensor, how);
   } else {

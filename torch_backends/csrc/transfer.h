@@ -43,7 +43,7 @@ class MPITransport : public Transport {
   void over_mpi(Signature own, bool blocking, Collective collective) const;
   // In two levels, if the group is on several nodes. The choice depends only on what is the same on all ranks.
   void all_reduce_by_first_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const;
-  void all_reduce_in_parts(Signature own, const at::Tensor& tensor, const Reduction& how) const;
+  void all_reduce_by_all_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const;
 
   MPI_Comm comm_;                     // all of them
   std::shared_ptr<Shared> shared_;    // of all ranks, if they are on one node and can share memory

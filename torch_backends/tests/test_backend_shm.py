@@ -121,6 +121,23 @@ def test_a_rank_that_dies_is_named_on_all_others(tmp_path: Path, killed: int) ->
 
 
 @pytest.mark.usefixtures("run")
+@pytest.mark.parametrize("on_each", [1, 2])
+@pytest.mark.parametrize("count", [3, 1_000_000], ids=["short", "long"])
+def test_a_rank_that_dies_on_another_node_is_noticed(tmp_path: Path, on_each: int, count: int) -> None:
+    """Long before the timeout, by all ranks: their neighbours end the connections."""
+    code = (
+        f"os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '{on_each}'; begin(seconds=100); dist.barrier()\n"
+        "if rank == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"start = time.monotonic(); told(dist.all_reduce, torch.ones({count})); assert time.monotonic() - start < 50\n"
+        "os._exit(0)"
+    )
+    found = alone(tmp_path, code, size=4)
+    assert found[3] == ""
+    for text in found[:3]:
+        assert re.search(r"rank \d failed|process of rank 3 has ended", text), found
+
+
+@pytest.mark.usefixtures("run")
 def test_what_a_rank_did_before_it_ended_counts(tmp_path: Path) -> None:
     code = (
         "begin(); dist.barrier(); ones = torch.ones(3)\n"
@@ -167,10 +184,13 @@ def test_ranks_that_cannot_share_memory_use_gloo(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_nodes_that_ask_for_different_things(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_each", [1, 2])
+@pytest.mark.parametrize("count", [100, 100_000], ids=["short", "long"])
+def test_nodes_that_ask_for_different_things(tmp_path: Path, on_each: int, count: int) -> None:
     code = (
-        "os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '2'; begin(seconds=5)\n"
-        "told(dist.all_reduce, torch.ones(100), op=dist.ReduceOp.SUM if rank < 2 else dist.ReduceOp.MAX); os._exit(0)"
+        f"os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '{on_each}'; begin(seconds=60)\n"
+        f"ones, op = torch.ones({count}), dist.ReduceOp.SUM if rank < 2 else dist.ReduceOp.MAX\n"
+        "told(dist.all_reduce, ones, op=op); os._exit(0)"
     )
     for rank, text in enumerate(alone(tmp_path, code, size=4)):
         asked = ["SUM", "MAX"] if rank < 2 else ["MAX", "SUM"]
@@ -226,7 +246,7 @@ def test_a_rank_polls_if_all_have_a_core_together(tmp_path: Path) -> None:
 FIRST_OF_MANY = """
 import datetime, os, threading, torch, torch.distributed as dist
 import torchfleet_backends._shared as shared
-given = dist.HashStore(), 0, [0] * 256, datetime.timedelta(seconds=100), None, None
+given = dist.HashStore(), 0, [0] * 256, datetime.timedelta(seconds=100), None
 threading.Thread(target=shared.module().create, args=given, daemon=True).start()
 def sizes():
     for name in os.listdir("/proc/self/fd"):

@@ -1,4 +1,4 @@
-"""Backend shm: torch's collectives by memory that the ranks of a node share, and all else by gloo. It needs no MPI.
+"""Backend shm: torch's collectives by memory that the ranks of a node share, and all else by TCP. It needs no MPI.
 
 The ranks find each other by the store of their group, so it works under every launcher, and in scripts that start their
 processes themselves.
@@ -10,7 +10,6 @@ import atexit
 import functools
 import importlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,18 +52,6 @@ def told_by_all(store: dist.Store, rank: int, size: int, own: str) -> list[str]:
     return [store.get(f"told/{other}").decode() for other in range(size)]
 
 
-def places(nodes: Sequence[int], rank: int) -> list[int]:
-    """Return the ranks that have the same place on their nodes as this one.
-
-    None if the nodes have different numbers of ranks or one each, or if all ranks are on one node.
-    """
-    on = [[other for other, node in enumerate(nodes) if node == number] for number in dict.fromkeys(nodes)]
-    if len(on) == 1 or len(on[0]) == 1 or len({len(ranks) for ranks in on}) > 1:
-        return []
-    place = next(ranks.index(rank) for ranks in on if rank in ranks)
-    return [ranks[place] for ranks in on]
-
-
 def create(options: Any, _backend_options: object = None) -> Any:
     """Return a c10d backend for torch.distributed. BackendError if a rank has another torch than it was built for."""
     found, rank, size = module(), int(options.group_rank), int(options.group_size)
@@ -80,9 +67,4 @@ def create(options: Any, _backend_options: object = None) -> Any:
     nodes = [numbers[node] for _torch, node in told]
     # Not later, when it is needed: all ranks have to take part in that, and a message has two.
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options.timeout)
-    same = places(nodes, rank)
-    across = None
-    if same:
-        own = dist.PrefixStore(f"across {same[0]}", store)
-        across = dist.ProcessGroupGloo(own, same.index(rank), len(same), options.timeout)
-    return found.create(dist.PrefixStore("memory", store), rank, nodes, options.timeout, gloo, across)
+    return found.create(dist.PrefixStore("memory", store), rank, nodes, options.timeout, gloo)

@@ -2,12 +2,12 @@
 // every result is compared, ranks are late, and now and then one asks for something else, which all have to notice.
 //
 // Usage: stress RANKS OPERATIONS SEED. Ends with 0 and "right" if all is well.
+#include "threads.h"
+
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
-#include <thread>
 
 #include "one_mapping.cpp"
 #include "operation.cpp"
@@ -40,46 +40,6 @@ void reduce_local(const Reduction&, const void* in, void* inout, int64_t count) 
 using namespace torchfleet;
 
 namespace {
-// A store of the threads.
-class Table {
- public:
-  explicit Table(int size) : told_(size) {}
-
-  std::vector<std::string> all_gather(int rank, const std::string& own) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    told_[rank] = own;
-    const int64_t round = round_;
-    if (++there_ == static_cast<int>(told_.size())) {
-      there_ = 0;
-      ++round_;
-      last_ = told_;
-      changed_.notify_all();
-    }
-    changed_.wait(lock, [&] { return round_ != round; });
-    return last_;
-  }
-  int size() const { return static_cast<int>(told_.size()); }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> told_, last_;
-  int there_ = 0;
-  int64_t round_ = 0;
-};
-
-class Threads : public Rendezvous {
- public:
-  Threads(Table& table, int rank) : table_(table), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return table_.size(); }
-  std::vector<std::string> all_gather(const std::string& own) override { return table_.all_gather(rank_, own); }
-
- private:
-  Table& table_;
-  const int rank_;
-};
-
 void require(bool good, const char* what, int rank, int64_t number) {
   if (!good) {
     std::fprintf(stderr, "rank %d, operation %ld: %s\n", rank, static_cast<long>(number), what);

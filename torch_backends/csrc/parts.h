@@ -1,0 +1,27 @@
+// all_reduce of a group on several nodes that have as many ranks each, in two levels.
+#pragma once
+
+#include "reduction.h"
+#include "shared.h"
+
+namespace torchfleet {
+
+// Each rank reduces one part in its node, and then, by between(part), with the ranks of the same place on the other nodes, so
+// that all of them send at the same time; then the ranks of a node share their parts. The last part has what is left over.
+template <typename Between>
+void all_reduce_in_parts(Shared& node, int place, int places, const Elements& all, const Reduction& how, Between between) {
+  const int last = places - 1;
+  const int64_t each = all.count / places, left = all.count % places;
+  const Elements mine = all.part(place * each, each), rest = all.part(places * each, left);
+  node.reduce_scatter(all.data, mine.data, each, how, all.size);
+  if (left > 0) {
+    node.reduce(rest.data, left, how, all.size, last);
+  }
+  between(place == last ? mine.part(0, each + left) : mine);
+  node.all_gather(mine.data, all.data, each * all.size);
+  if (left > 0) {
+    node.broadcast(rest.data, left * all.size, last);
+  }
+}
+
+}  // namespace torchfleet
