@@ -13,6 +13,7 @@
 #include "shm_transport.cpp"
 #include "signature.cpp"
 #include "sizes.cpp"
+#include "tcp_connection.cpp"
 #include "tcp_ring.cpp"
 #include "tensors.cpp"
 #include "worker.cpp"

@@ -1,6 +1,8 @@
 // How the ranks of a group find each other before they share memory: by MPI or by a store.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -31,6 +33,12 @@ std::vector<T> all_gather(Rendezvous& ranks, const T& own) {
     std::memcpy(&found.emplace_back(), text.data(), sizeof own);
   }
   return found;
+}
+
+// Whether all ranks say yes. All of them call this.
+inline bool on_all(Rendezvous& ranks, bool own) {
+  const std::vector<uint8_t> found = all_gather(ranks, static_cast<uint8_t>(own));
+  return std::all_of(found.begin(), found.end(), [](uint8_t one) { return one != 0; });
 }
 
 }  // namespace torchfleet

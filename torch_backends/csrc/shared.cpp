@@ -103,12 +103,6 @@ void add(const void* one, const void* two, void* to, void* too, int64_t count) {
   }
 }
 
-// Whether all ranks say yes. All of them call this.
-bool on_all(Rendezvous& ranks, bool own) {
-  const std::vector<uint8_t> found = all_gather(ranks, static_cast<uint8_t>(own));
-  return std::all_of(found.begin(), found.end(), [](uint8_t one) { return one != 0; });
-}
-
 // combine() for the most frequent case in training: the sum of floats.
 bool add_fast(const Reduction& how, const void* one, const void* two, void* to, void* too, int64_t count) {
   if (how.op != c10d::ReduceOp::SUM || (how.unit != at::kFloat && how.unit != at::kDouble)) {

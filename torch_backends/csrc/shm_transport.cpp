@@ -135,12 +135,6 @@ std::vector<int> same_place(const std::map<int, std::vector<int>>& by_node, int 
   }
   return found;
 }
-
-// Whether all ranks say yes.
-bool all_are(Rendezvous& ranks, bool own) {
-  const std::vector<uint8_t> said = torchfleet::all_gather(ranks, static_cast<uint8_t>(own));
-  return std::all_of(said.begin(), said.end(), [](uint8_t one) { return one != 0; });
-}
 }  // namespace
 
 ShmTransport::ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, BackendPtr gloo)
@@ -160,14 +154,14 @@ ShmTransport::ShmTransport(const StorePtr& store, int rank, const std::vector<in
     return;
   }
   const bool good = shared || places_ == 1;
-  if (!all_are(all, good) || !have_as_many(by_node)) {
+  if (!on_all(all, good) || !have_as_many(by_node)) {
     return;
   }
   const std::vector<int> across = same_place(by_node, place_);
   const auto own = static_cast<int>(std::find(across.begin(), across.end(), rank) - across.begin());
   StoreRendezvous others(store, "place " + std::to_string(place_), own, static_cast<int>(across.size()));
   auto ring = TcpRing::among(others, across, shared);
-  if (all_are(all, ring != nullptr)) {
+  if (on_all(all, ring != nullptr)) {
     ring_ = std::move(ring);
     node_ = shared;
   } else if (rank_ == 0) {

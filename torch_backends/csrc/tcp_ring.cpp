@@ -1,251 +1,58 @@
 #include "tcp_ring.h"
 
-#include "name.h"
 #include "operation.h"
 
-#include <c10/util/Logging.h>
-
-#include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <system_error>
+#include <stdexcept>
 
 namespace torchfleet {
 
 namespace {
-constexpr std::chrono::seconds kConnecting{10};
-constexpr std::chrono::seconds kSecretComes{2};  // once connected
 constexpr std::chrono::milliseconds kRingNap{100};
-constexpr int kRingLooks = 100;              // before a rank sleeps
-#ifndef TORCHFLEET_TCP_SEGMENT  // a test makes it small
+constexpr int kRingLooks = 100;  // before a rank sleeps
+#ifndef TORCHFLEET_TCP_SEGMENT   // a test makes it small
 #define TORCHFLEET_TCP_SEGMENT (512 << 10)
 #endif
 constexpr int64_t kSegment = TORCHFLEET_TCP_SEGMENT;  // bytes: while one is reduced, the next one comes
-
-using Secret = std::array<unsigned char, 16>;
-
-// How a rank is reached by the one before it.
-struct Contact {
-  char host[INET6_ADDRSTRLEN];  // empty: not at all
-  char port[8];
-  Secret secret;
-};
-
-[[noreturn]] void fail_with(const char* call) {
-  throw std::system_error(errno, std::generic_category(), call);
-}
-
-int checked(int result, const char* call) {
-  return result < 0 ? (fail_with(call), 0) : result;
-}
-
-// Waits for an event of a socket. False after that time.
-bool comes(int number, short events, std::chrono::milliseconds most) {
-  pollfd one{number, events, 0};
-  const auto until = Clock::now() + most;
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-    const int found = poll(&one, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
-    if (found >= 0 || errno != EINTR) {
-      return checked(found, "poll") > 0;
-    }
-  }
-}
-
-struct FreeAddresses {
-  void operator()(addrinfo* found) const { freeaddrinfo(found); }
-  void operator()(ifaddrs* found) const { freeifaddrs(found); }
-};
-template <typename T>
-using Addresses = std::unique_ptr<T, FreeAddresses>;
-
-Addresses<addrinfo> resolved(const char* host, const char* port, int flags) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  return getaddrinfo(host, port, &hints, &found) == 0 ? Addresses<addrinfo>(found) : nullptr;
-}
-
-// A socket that listens on this address, if it is one of this machine.
-Socket listening_on(const sockaddr* address, socklen_t length) {
-  Socket made(checked(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket"));
-  const bool good = bind(made.number(), address, length) == 0 && listen(made.number(), 8) == 0;
-  return good ? std::move(made) : Socket();
-}
-
-// On the first address of a NIC.
-Socket listening_on_nic(const std::string& name) {
-  ifaddrs* list = nullptr;
-  checked(getifaddrs(&list), "getifaddrs");
-  const Addresses<ifaddrs> all(list);
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family || name != one->ifa_name) {
-        continue;
-      }
-      if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(one->ifa_addr)->sin6_addr)) {
-        continue;  // it says nothing on another machine
-      }
-      return listening_on(one->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    }
-  }
-  return Socket();
-}
-
-// As gloo does: on the NIC that the user named, else where the name of this machine leads.
-Socket listening() {
-  const char* nics = std::getenv("GLOO_SOCKET_IFNAME");
-  if (nics != nullptr && *nics != '\0') {
-    return listening_on_nic(std::string(nics, std::strcspn(nics, ",")));
-  }
-  char name[256] = {};
-  checked(gethostname(name, sizeof name - 1), "gethostname");
-  const Addresses<addrinfo> found = resolved(name, nullptr, 0);
-  for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
-    if (Socket made = listening_on(one->ai_addr, one->ai_addrlen); made.number() >= 0) {
-      return made;
-    }
-  }
-  return listening_on_nic("lo");
-}
-
-Contact contact_of(const Socket& listener) {
-  Contact own{};
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  if (listener.number() < 0 || getrandom(own.secret.data(), own.secret.size(), 0) != static_cast<ssize_t>(own.secret.size()) ||
-      getsockname(listener.number(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      getnameinfo(reinterpret_cast<sockaddr*>(&address), length, own.host, sizeof own.host, own.port, sizeof own.port,
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    own.host[0] = '\0';
-  }
-  return own;
-}
-
-void send_at_once(const Socket& socket) {
-  const int one = 1;
-  checked(setsockopt(socket.number(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), "setsockopt");
-}
-
-// The connection to a rank, which gets its secret.
-Socket connected(Contact to) {
-  to.host[sizeof to.host - 1] = to.port[sizeof to.port - 1] = '\0';
-  const Addresses<addrinfo> found = to.host[0] != '\0' ? resolved(to.host, to.port, AI_NUMERICHOST | AI_NUMERICSERV) : nullptr;
-  if (!found) {
-    return Socket();
-  }
-  Socket made(checked(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket"));
-  if (connect(made.number(), found->ai_addr, found->ai_addrlen) != 0) {
-    int why = errno;
-    socklen_t length = sizeof why;
-    if (why != EINPROGRESS || !comes(made.number(), POLLOUT, kConnecting) ||
-        getsockopt(made.number(), SOL_SOCKET, SO_ERROR, &why, &length) != 0 || why != 0) {
-      return Socket();
-    }
-  }
-  send_at_once(made);
-  const ssize_t sent = send(made.number(), to.secret.data(), to.secret.size(), MSG_NOSIGNAL);  // into an empty buffer
-  return sent == static_cast<ssize_t>(to.secret.size()) ? std::move(made) : Socket();
-}
-
-// Whether who connected knows the secret.
-bool knows(const Socket& socket, const Secret& secret) {
-  Secret given{};
-  for (size_t came = 0; came < given.size();) {
-    if (!comes(socket.number(), POLLIN, kSecretComes)) {
-      return false;
-    }
-    const ssize_t more = recv(socket.number(), given.data() + came, given.size() - came, 0);
-    if (more <= 0) {
-      return false;
-    }
-    came += static_cast<size_t>(more);
-  }
-  unsigned char differs = 0;
-  for (size_t i = 0; i < given.size(); ++i) {
-    differs |= given[i] ^ secret[i];
-  }
-  return differs == 0;
-}
-
-// The connection of the rank before this one. Strangers are sent away.
-Socket accepted(const Socket& listener, const Secret& secret) {
-  for (const auto until = Clock::now() + kConnecting; Clock::now() < until;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-    if (!comes(listener.number(), POLLIN, left)) {
-      break;
-    }
-    Socket made(accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (made.number() >= 0 && knows(made, secret)) {
-      send_at_once(made);
-      return made;
-    }
-  }
-  return Socket();
-}
 }  // namespace
 
-Socket::~Socket() {
-  if (number_ >= 0) {
-    close(number_);
-  }
-}
-
 std::unique_ptr<TcpRing> TcpRing::among(Rendezvous& ranks, std::vector<int> numbers, std::shared_ptr<const Shared> node) {
-  Socket listener, before, next;
-  const auto meanwhile = [](auto step) {  // no rank leaves the others alone with what all of them do
-    try {
-      step();
-    } catch (const std::system_error& error) {
-      LOG(WARNING) << "backend " TORCHFLEET_NAME ": no TCP connections between nodes: " << error.what();
-    }
-  };
-  Contact own{};
-  meanwhile([&] {
-    listener = listening();
-    own = contact_of(listener);
-  });
-  const std::vector<Contact> all = torchfleet::all_gather(ranks, own);
-  meanwhile([&] {
-    next = connected(all[(ranks.rank() + 1) % ranks.size()]);
-    before = next.number() >= 0 ? accepted(listener, own.secret) : Socket();
-  });
-  if (before.number() < 0) {
+  RingSockets sockets = connect_in_ring(ranks);
+  if (sockets.before.number() < 0) {
     return nullptr;
   }
-  return std::make_unique<TcpRing>(std::move(before), std::move(next), ranks.rank(), std::move(numbers), std::move(node));
+  return std::unique_ptr<TcpRing>(new TcpRing(std::move(sockets), ranks.rank(), std::move(numbers), std::move(node)));
 }
 
-TcpRing::TcpRing(Socket before, Socket next, int rank, std::vector<int> numbers, std::shared_ptr<const Shared> node)
-    : before_(std::move(before)),
-      next_(std::move(next)),
+TcpRing::TcpRing(RingSockets sockets, int rank, std::vector<int> numbers, std::shared_ptr<const Shared> node)
+    : sockets_(std::move(sockets)),
       rank_(rank),
       size_(static_cast<int>(numbers.size())),
       numbers_(std::move(numbers)),
-      node_(std::move(node)),
-      room_(kSegment) {}
+      node_(std::move(node)) {}
+
+// A forked child has these sockets too, and as long as it lives, closing them says nothing to the others.
+TcpRing::~TcpRing() {
+  if (getpid() == process_) {
+    fail();
+  }
+}
 
 // Each rank hands on what it hears, so that all of them find the same.
 void TcpRing::compare(Signature own) {
   std::vector<uint64_t> words(size_, own.word());
   for (int step = 0; step < size_ - 1; ++step) {
     send_word(words[(rank_ - step + size_) % size_]);
-    words[(rank_ - step - 1 + size_) % size_] = receive_word();
+    const int of = (rank_ - step - 1 + size_) % size_;
+    words[of] = receive_word(of);
   }
   refuse_different(words, numbers_);
 }
@@ -256,11 +63,17 @@ void TcpRing::compare(Signature own) {
 class RingReduction {
  public:
   RingReduction(TcpRing& ring, const Elements& all, const Reduction& how)
-      : ring_(ring), all_(all), how_(how), ranks_(ring.size_), at_once_(ranks_ == 2 && all.count * all.size <= kSegment), most_(kSegment / all.size) {
+      : ring_(ring),
+        all_(all),
+        how_(how),
+        ranks_(ring.size_),
+        at_once_(ranks_ == 2 && all.count * all.size <= kSegment),
+        most_(kSegment / all.size) {
     const int64_t longest = at_once_ ? all.count : (all.count + ranks_ - 1) / ranks_;
     segments_ = (longest + most_ - 1) / most_;
     reducing_ = (ranks_ - 1) * segments_;
     items_ = at_once_ ? segments_ : 2 * reducing_;
+    ring_.room_.resize(std::max<size_t>(ring_.room_.size(), std::min(most_, longest) * all.size));
   }
 
   void go() {
@@ -269,7 +82,8 @@ class RingReduction {
       if (gave || took) {
         ring_.looks_ = 0;
       } else {
-        ring_.rest(may_receive() && came_ < bytes_of(incoming()), may_send());
+        const bool receives = received_ < items_ && came_ < bytes_of(incoming());
+        ring_.rest(receives, may_send(), (receives ? ring_.rank_ - 1 + ranks_ : ring_.rank_ + 1) % ranks_);
       }
     }
   }
@@ -290,9 +104,6 @@ class RingReduction {
   bool may_send() const {  // what is sent after the first step has to come before
     return sent_ < items_ && (sent_ < segments_ || sent_ - segments_ < received_);
   }
-  bool may_receive() const {  // over what was there: if that is sent
-    return received_ < items_ && (is_reducing() || received_ - reducing_ < sent_);
-  }
 
   bool give() {
     if (!may_send()) {
@@ -309,8 +120,9 @@ class RingReduction {
     return moved > 0 || whole;
   }
 
+  // What comes in the second half is reduced of what all ranks had there, so that was sent before.
   bool take() {
-    if (!may_receive()) {
+    if (received_ == items_) {
       return false;
     }
     const Elements to = incoming();
@@ -355,7 +167,7 @@ void TcpRing::all_reduce(const Elements& all, const Reduction& how) {
 }
 
 void TcpRing::fail() {
-  shutdown(next_.number(), SHUT_WR);
+  shutdown(sockets_.next.number(), SHUT_WR);
 }
 
 std::vector<int> TcpRing::missing() const {
@@ -364,17 +176,17 @@ std::vector<int> TcpRing::missing() const {
 }
 
 int64_t TcpRing::send(const char* data, int64_t bytes) {
-  const ssize_t moved = ::send(next_.number(), data, static_cast<size_t>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t moved = ::send(sockets_.next.number(), data, static_cast<size_t>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (moved < 0 && errno != EAGAIN && errno != EINTR) {
-    is_gone((rank_ + 1) % size_);
+    is_gone((rank_ + 1) % size_, errno);
   }
   return std::max<ssize_t>(0, moved);
 }
 
 int64_t TcpRing::receive(char* data, int64_t bytes) {
-  const ssize_t moved = recv(before_.number(), data, static_cast<size_t>(bytes), MSG_DONTWAIT);
+  const ssize_t moved = recv(sockets_.before.number(), data, static_cast<size_t>(bytes), MSG_DONTWAIT);
   if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) {
-    is_gone((rank_ + size_ - 1) % size_);
+    is_gone((rank_ + size_ - 1) % size_, moved < 0 ? errno : 0);
   }
   return std::max<ssize_t>(0, moved);
 }
@@ -385,45 +197,50 @@ void TcpRing::send_word(uint64_t word) {
     const int64_t moved = send(data + gone, sizeof word - gone);
     gone += moved;
     if (moved == 0) {
-      rest(false, true);
+      rest(false, true, (rank_ + 1) % size_);
     }
   }
   looks_ = 0;
 }
 
-uint64_t TcpRing::receive_word() {
+uint64_t TcpRing::receive_word(int of) {
   uint64_t word = 0;
   for (int64_t came = 0; came < static_cast<int64_t>(sizeof word);) {
     const int64_t moved = receive(reinterpret_cast<char*>(&word) + came, sizeof word - came);
     came += moved;
     if (moved == 0) {
-      rest(true, false);
+      rest(true, false, of);
     }
   }
   looks_ = 0;
   return word;
 }
 
-void TcpRing::rest(bool receives, bool sends) {
+void TcpRing::rest(bool receives, bool sends, int whom) {
   if (looks_ < kRingLooks) {
     ++looks_;
     sched_yield();
     return;
   }
-  waits_for_ = receives ? (rank_ + size_ - 1) % size_ : (rank_ + 1) % size_;
+  waits_for_ = whom;
   if (node_) {
     node_->throw_if_failed();
   }
   Operation::check(missing());
-  pollfd both[] = {{receives ? before_.number() : -1, POLLIN, 0}, {sends ? next_.number() : -1, POLLOUT, 0}};
-  const auto nap = Operation::at_most(kRingNap);
-  const timespec most{0, static_cast<long>(nap.count())};
+  pollfd both[] = {{receives ? sockets_.before.number() : -1, POLLIN, 0}, {sends ? sockets_.next.number() : -1, POLLOUT, 0}};
+  const timespec most{0, static_cast<long>(Operation::at_most(kRingNap).count())};
   ppoll(both, 2, &most, nullptr);
   waits_for_ = -1;
 }
 
-void TcpRing::is_gone(int rank) const {
-  throw std::runtime_error("rank " + std::to_string(numbers_[rank]) + " failed, or its process has ended");
+// What a rank of this node knows already says more.
+void TcpRing::is_gone(int rank, int why) const {
+  if (node_) {
+    node_->throw_if_failed();
+  }
+  const std::string told = "rank " + std::to_string(numbers_[rank]) + " failed, or its process has ended";
+  const bool is_plain = why == 0 || why == EPIPE || why == ECONNRESET;
+  throw std::runtime_error(is_plain ? told : told + ": " + std::strerror(why));
 }
 
 }  // namespace torchfleet

@@ -121,6 +121,17 @@ def test_a_rank_that_dies_is_named_on_all_others(tmp_path: Path, killed: int) ->
 
 
 @pytest.mark.usefixtures("run")
+def test_a_short_tensor_on_one_node_and_a_long_one_on_the_other(tmp_path: Path) -> None:
+    """They take different ways, and not all ranks have a neighbour that tells them."""
+    code = (
+        "os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '2'; begin(seconds=60)\n"
+        "told(dist.all_reduce, torch.ones(100 if rank < 2 else 100_000)); os._exit(0)"
+    )
+    for text in alone(tmp_path, code, size=4):
+        assert "do not ask for the same" in text and "of 100 Float" in text and "of 100000 Float" in text, text
+
+
+@pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("on_each", [1, 2])
 @pytest.mark.parametrize("count", [3, 1_000_000], ids=["short", "long"])
 def test_a_rank_that_dies_on_another_node_is_noticed(tmp_path: Path, on_each: int, count: int) -> None:
@@ -270,6 +281,13 @@ def test_ranks_with_different_torchs_are_refused(tmp_path: Path) -> None:
     version, code = package.torch_version(), "torch.__version__ += '+mine' * rank; told(begin)"
     for text in alone(tmp_path, code):
         assert f"backend shm: rank 1 has torch {version}+mine, rank 0 torch {version}: use the same" in text, text
+
+
+@pytest.mark.usefixtures("run")
+def test_ranks_with_different_releases_of_it_are_refused(tmp_path: Path) -> None:
+    code = "import torchfleet_backends._shared as shared; shared.PROTOCOL += 'x' * rank; told(begin)"
+    for rank, text in enumerate(alone(tmp_path, code)):
+        assert f"backend shm: rank {1 - rank} has another release of it: use the same" in text, text
 
 
 @pytest.mark.usefixtures("run")

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from torchfleet_backends import BackendError, allow_shared_buckets, check_torch, finish, own_torch
 
+PROTOCOL = "2"  # between the ranks; those of another release may have another one
 NODE_RANKS = "TORCHFLEET_SHM_NODE_RANKS"  # tests divide one machine into nodes with so many ranks each
 
 
@@ -57,14 +58,17 @@ def create(options: Any, _backend_options: object = None) -> Any:
     found, rank, size = module(), int(options.group_rank), int(options.group_size)
     allow_shared_buckets(is_world=not options.global_ranks_in_group)
     store = dist.PrefixStore("shm", options.store)
-    told = [text.split("\n", 1) for text in told_by_all(store, rank, size, f"{own_torch()}\n{own_node(rank)}")]
-    for other, (theirs, _node) in enumerate(told):
+    own = f"{own_torch()}\n{PROTOCOL}\n{own_node(rank)}"
+    told = [text.split("\n") for text in told_by_all(store, rank, size, own)]
+    for other, (theirs, *more) in enumerate(told):
         if theirs != told[0][0]:
             raise BackendError(
                 f"backend shm: rank {other} has {theirs}, rank 0 {told[0][0]}: use the same on all nodes"
             )
-    numbers = {node: number for number, node in enumerate(dict.fromkeys(node for _torch, node in told))}
-    nodes = [numbers[node] for _torch, node in told]
+        if len(more) != 2 or more[0] != PROTOCOL:
+            raise BackendError(f"backend shm: rank {other} has another release of it: use the same on all nodes")
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(node for *_, node in told))}
+    nodes = [numbers[node] for *_, node in told]
     # Not later, when it is needed: all ranks have to take part in that, and a message has two.
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, options.timeout)
     return found.create(dist.PrefixStore("memory", store), rank, nodes, options.timeout, gloo)

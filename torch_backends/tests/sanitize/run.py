@@ -1,8 +1,8 @@
-"""Builds stress.cpp and ring_stress.cpp for sanitizers and runs them: `make sanitize-backends`.
+"""Builds stress.cpp, ring_stress.cpp and tcp_stress.cpp for sanitizers and runs them: `make sanitize-backends`.
 
-An argument: operations of each run. The ranks are threads of one process, with one mapping of their memory or a network
-of their own, for a sanitizer sees no other process. All code is instrumented: of PyTorch and MPI there is only what
-torch_parts and mpi_parts have. No report is suppressed.
+An argument: operations of each run. The ranks are threads of one process, with one mapping of their memory, a network
+of their own, or TCP, for a sanitizer sees no other process. All code is instrumented: of PyTorch and MPI there is only
+what torch_parts and mpi_parts have. No report is suppressed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ REPORTED = 66  # exit status
 
 
 class Program(NamedTuple):
-    """A program, and what makes it wrong: then the sanitizer has to report something, else it sees nothing at all."""
+    """A program, and what makes it wrong: then the sanitizer has to report something, else it sees nothing at all.
+
+    Ranks that share no memory have nothing that could be wrong in this way.
+    """
 
     name: str
     source: str
     ranks: tuple[int, ...]
     operations: int
-    fault: str
-    fault_flag: str
+    fault: str = ""
+    fault_flag: str = ""
 
 
 class Build(NamedTuple):
@@ -44,6 +47,7 @@ class Build(NamedTuple):
 
 SHARED = Program("shared memory", "stress.cpp", (2, 3), 10_000, "an ordering that is too weak", "-DTORCHFLEET_RELAXED")
 RING = Program("the ring", "ring_stress.cpp", (2, 3, 4), 2_000, "sends that end too early", "-DTORCHFLEET_HASTY")
+TCP = Program("TCP", "tcp_stress.cpp", (2, 3, 4), 2_000)
 THREAD = {"TSAN_OPTIONS": f"exitcode={REPORTED}:halt_on_error=1"}
 ADDRESS = {"ASAN_OPTIONS": f"exitcode={REPORTED}", "UBSAN_OPTIONS": f"exitcode={REPORTED}"}
 
@@ -51,16 +55,17 @@ ADDRESS = {"ASAN_OPTIONS": f"exitcode={REPORTED}", "UBSAN_OPTIONS": f"exitcode={
 def builds(program: Program) -> list[Build]:
     """Return all builds of a program."""
     address = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-    return [
+    right = [
         Build(program, "thread", ["-fsanitize=thread"], THREAD),
         Build(program, "address-undefined", address, ADDRESS),
-        Build(
-            program, f"thread, with {program.fault}", ["-fsanitize=thread", program.fault_flag], THREAD, reports=True
-        ),
     ]
+    if not program.fault:
+        return right
+    flags = ["-fsanitize=thread", program.fault_flag]
+    return [*right, Build(program, f"thread, with {program.fault}", flags, THREAD, reports=True)]
 
 
-BUILDS = [build for program in (SHARED, RING) for build in builds(program)]
+BUILDS = [build for program in (SHARED, RING, TCP) for build in builds(program)]
 
 
 def built(build: Build, into: Path) -> Path:
