@@ -28,7 +28,6 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_r
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import registry
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import pod_plan
 from tests import transcripts
 
 REPO = Path(__file__).parents[2]
@@ -155,7 +154,7 @@ def test_a_vendor_has_what_its_row_says(vendor: str) -> None:
 
 def test_whoever_names_vendors_names_those_of_the_table() -> None:
     assert set(documented("launch")["slurm_gpu_vendor"]["choices"]) == set(gpu_vendors.USABLE)
-    assert set(pod_plan.GPUS.values()) <= set(gpu_vendors.USABLE)
+    assert set(gpu_vendors.RESOURCES.values()) <= set(gpu_vendors.USABLE)
     assert set(planning.DEFAULTS) - {""} <= set(VENDORS)
 
 
