@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import TRIED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers
@@ -60,7 +61,7 @@ class ActionModule(Action):
         versions = {name: versions_of(fact, digest()) for name, fact in facts.items()}
         now = proven_links.digests(facts, versions, checked.listened)
         proven = proven_links.read_proven("verify_matrix", given["matrix"])
-        launchers = tuple(trial_module.TRIED) if given["launchers"] is None else given["launchers"]
+        launchers = TRIED if given["launchers"] is None else given["launchers"]
         image = hostvars.has_image(given["container_image"], variables["hostvars"], workers)
         trial = trial_module.plan_trial(answers, checked.listened, head, workers, launchers, image)
         trial = trial if given["all"] else proven_links.spare(trial, proven, now)

@@ -24,22 +24,18 @@ options:
     description: The drivers of GPUs to install.
     type: list
     elements: str
-    choices: [cuda, rocm]
   libraries:
     description: The libraries to install that an MPI is built with.
     type: list
     elements: str
-    choices: [ucx, ucc]
   mpis:
     description: The MPIs to install.
     type: list
     elements: str
-    choices: [openmpi, mpich, intelmpi]
   backends:
     description: The backends to install for PyTorch.
     type: list
     elements: str
-    choices: [mpi, shm, ccl]
   firewall_open:
     description: Whether role C(firewall) opens firewalls.
     type: bool
@@ -56,6 +52,7 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller
   - torchfleet.cluster.attributes.once
+  - torchfleet.cluster.choices.inventory_check
 seealso:
   - module: torchfleet.cluster.preflight
 """

@@ -39,13 +39,11 @@ options:
       - V(nccl) is RCCL on AMD GPUs. A backend that the installed torch does not have is refused; the message says who
         provides it.
     type: str
-    choices: [gloo, nccl, xccl, ucc, mpi, shm, ccl]
   launcher:
     description:
       - The program that starts the ranks. Its options are chosen for the installed version.
       - V(srun) and V(sbatch) are for a Slurm site. Its nodes are the workers; the head is the host that has C(srun).
     type: str
-    choices: [openmpi, mpich, intelmpi, torchrun, srun, sbatch]
     default: openmpi
   launcher_args:
     description:
@@ -347,7 +345,6 @@ options:
       - What starts the image. V(auto) takes the first of these, in this order, that is there and starts images of that
         form.
     type: str
-    choices: [auto, podman, docker, charliecloud, apptainer, enroot]
     version_added: 0.5.0
   container_args:
     description: More options for the engine, as a list, or as one text that is split as a shell does.
@@ -408,7 +405,6 @@ options:
   slurm_gpu_vendor:
     description: Whose GPUs these are.
     type: str
-    choices: [nvidia, amd, intel]
     default: nvidia
     version_added: 0.5.0
   slurm_args:
@@ -464,7 +460,6 @@ options:
   pod_gpu_resource:
     description: What the cluster calls its GPUs.
     type: str
-    choices: [nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915]
     default: nvidia.com/gpu
   pod_resources:
     description: More resources of each pod by name, such as V(rdma/rdma) for RDMA devices.
@@ -520,6 +515,7 @@ extends_documentation_fragment:
   - torchfleet.cluster.attributes
   - torchfleet.cluster.attributes.controller
   - torchfleet.cluster.attributes.once
+  - torchfleet.cluster.choices.launch
 attributes:
   check_mode:
     description:

@@ -20,7 +20,6 @@ options:
   launcher:
     description: Which launcher it is.
     type: str
-    choices: [openmpi, mpich, intelmpi]
     required: true
   path:
     description: The directory that it was installed in. The program is C(bin/mpirun) there.
@@ -37,6 +36,7 @@ options:
     default: []
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
+  - torchfleet.cluster.choices.launcher_proof
 attributes:
   check_mode:
     description: Starts nothing. Says whether the proof is still to be given.

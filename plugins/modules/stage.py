@@ -27,7 +27,6 @@ options:
   launcher:
     description: The launcher to check.
     type: str
-    choices: [openmpi, mpich, intelmpi, torchrun, srun, sbatch]
     default: openmpi
   launcher_path:
     description: Path of the launcher's program. The default is C(<launcher>/bin) under O(home), then the search path.
@@ -49,6 +48,7 @@ options:
     version_added: 0.5.0
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
+  - torchfleet.cluster.choices.stage
 attributes:
   check_mode:
     description: Reads the same in check mode.

@@ -35,7 +35,6 @@ options:
     description: The launchers to test, of those that are installed. The default is all.
     type: list
     elements: str
-    choices: [openmpi, mpich, intelmpi, torchrun]
     version_added: 0.6.0
   logins:
     description: The failures returned by M(torchfleet.cluster.ssh_mesh_prove).
@@ -108,6 +107,7 @@ options:
     default: []
 extends_documentation_fragment:
   - torchfleet.cluster.attributes
+  - torchfleet.cluster.choices.verify
 """
 
 EXAMPLES = r"""

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
+
 REPO = Path(__file__).parents[2]
 LINKED = REPO / "collections/ansible_collections/torchfleet/cluster"
 PARTS = ["galaxy.yml", "meta", "playbooks", "plugins", "roles", "versions.yml", "workloads"]
@@ -45,6 +47,10 @@ def test_ansible_finds_the_modules_of_this_repository() -> None:
     found = ansible_doc("module", MODULES)
     places = {name: Path(entry["doc"]["filename"]).resolve() for name, entry in found.items()}
     assert places == {f"torchfleet.cluster.{name}": REPO / f"plugins/modules/{name}.py" for name in MODULES}
+    for name, entry in found.items():
+        shown = {option: row.get("choices") for option, row in entry["doc"].get("options", {}).items()}
+        checked = documented(name.rpartition(".")[2])
+        assert shown == {option: row.get("choices") for option, row in checked.items()}, "actions check something else"
 
 
 def test_ansible_finds_the_roles_of_this_repository() -> None:

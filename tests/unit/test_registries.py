@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tempfile
 from collections.abc import Collection
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ansible_collections.torchfleet.cluster.plugins.doc_fragments.choices import ModuleDocFragment
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
     gpu_vendors,
     installed,
@@ -23,23 +25,17 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import judge
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import planning
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import speed, trial
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import PARTS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import speed
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_parts import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostfile
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers import registry
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import pod_plan
 from tests import transcripts
+from tests.programs import load
 
 REPO = Path(__file__).parents[2]
-OURS = [name for name, row in BACKENDS.items() if row.ours]
+tables = load(REPO / "docs/registry_tables.py")
 VERSIONS = yaml.safe_load((REPO / "versions.yml").read_text())
-
-
-def of_page(page: str, head: str) -> list[str]:
-    """Return the words in code in the first cells of the table of a page that begins with this cell."""
-    table = (REPO / "docs" / page).read_text().partition(f"\n| {head} |")[2].partition("\n\n")[0]
-    return [word for row in table.splitlines()[2:] for word in re.findall(r"`(\w+)`", row.split(" | ")[0])]
 
 
 def carried() -> dict[str, str]:
@@ -64,26 +60,30 @@ def everything_of_ours() -> set[str]:
         return {name.partition(":")[0] for name in found}
 
 
-def option(role: str, name: str) -> dict[str, Any]:
-    """Return what a role documents of one of its options."""
-    specs = yaml.safe_load((REPO / "roles" / role / "meta" / "argument_specs.yml").read_text())
-    found: dict[str, Any] = specs["argument_specs"]["main"]["options"][name]
-    return found
+@pytest.mark.parametrize("name", [*tables.ROLE_FILES, tables.PAGE])
+def test_what_is_written_from_the_tables_is_up_to_date(name: str) -> None:
+    """Else type `.venv/bin/python docs/registry_tables.py`, then `.venv/bin/python docs/role_tables.py`."""
+    assert (REPO / name).read_text() == tables.written(name)
+
+
+@pytest.mark.parametrize("name", tables.CHOICES)
+def test_a_role_has_the_option_whose_choices_are_written(name: str) -> None:
+    assert any(f"\n      {name}:\n" in (REPO / file).read_text() for file in tables.ROLE_FILES)
+
+
+@pytest.mark.parametrize("part", [name for name in vars(ModuleDocFragment) if name.isupper()])
+def test_a_module_has_the_choices_of_the_tables(part: str) -> None:
+    """Its documentation extends the fragment of its name."""
+    options = documented(part.lower())
+    for name, row in json.loads(getattr(ModuleDocFragment, part))["options"].items():
+        assert options[name].get("choices") == row["choices"], name
 
 
 @pytest.mark.parametrize(
     ("place", "names", "wanted"),
     [
         ("_launchers/registry.py COMMANDS", registry.COMMANDS, LAUNCHERS),
-        ("modules/launch.py", documented("launch")["launcher"]["choices"], LAUNCHERS),
-        ("modules/stage.py", documented("stage")["launcher"]["choices"], LAUNCHERS),
-        ("modules/verify.py", documented("verify")["launchers"]["choices"], trial.TRIED),
-        ("modules/launcher_proof.py", documented("launcher_proof")["launcher"]["choices"], MPIS),
         ("tests/transcripts.py", [program.launcher for program in transcripts.PROGRAMS.values()], LAUNCHERS),
-        ("docs/launchers.md", of_page("launchers.md", "`launcher`"), LAUNCHERS),
-        ("roles/verify", option("verify", "verify_launchers")["choices"], trial.TRIED),
-        ("roles/verify, the default", option("verify", "verify_launchers")["default"], trial.TRIED),
-        ("roles/torch_backends", option("torch_backends", "torch_backends_mpis")["choices"], MPIS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -110,18 +110,9 @@ def test_a_row_is_whole(name: str) -> None:
     assert bool(row.wheel) == bool(row.mixed) == bool(row.part)
 
 
-@pytest.mark.parametrize(
-    ("place", "names", "wanted"),
-    [
-        ("modules/launch.py", documented("launch")["backend"]["choices"], BACKENDS),
-        ("docs/launchers.md", of_page("launchers.md", "`backend`"), BACKENDS),
-        ("roles/torch_backends", option("torch_backends", "torch_backends_names")["choices"], OURS),
-        ("installed.py", everything_of_ours(), OURS),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_every_backend_is_in(place: str, names: Any, wanted: Collection[str]) -> None:
-    assert set(names) == set(wanted)
+def test_every_backend_of_ours_is_found_on_nodes() -> None:
+    """By _runtime/installed.py."""
+    assert everything_of_ours() == set(PARTS["backends"])
 
 
 def test_workloads_know_which_backends_carry_other_tensors_than_those_of_the_cpu() -> None:
@@ -154,8 +145,7 @@ def test_a_vendor_has_what_its_row_says(vendor: str) -> None:
 
 
 def test_whoever_names_vendors_names_those_of_the_table() -> None:
-    assert set(documented("launch")["slurm_gpu_vendor"]["choices"]) == set(gpu_vendors.USABLE)
-    assert set(pod_plan.GPUS.values()) <= set(gpu_vendors.USABLE)
+    assert set(gpu_vendors.RESOURCES.values()) <= set(gpu_vendors.USABLE)
     assert set(planning.DEFAULTS) - {""} <= set(VENDORS)
 
 
@@ -167,7 +157,6 @@ def test_clean_knows_every_target() -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_setup_offers_what_can_be_installed(name: str) -> None:
-    """Its check documents the choices, and there is a role for each; one role installs all backends."""
-    assert documented("inventory_check")[name]["choices"] == list(PARTS[name])
+    """There is a role for each; one role installs all backends."""
     roles = ["torch_backends"] if name == "backends" else PARTS[name]
     assert [role for role in roles if not (REPO / "roles" / role / "tasks" / "main.yml").exists()] == []

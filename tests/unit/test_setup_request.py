@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action import inventory_check
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import (
-    PARTS,
-    half_a_cluster,
-    mistakes,
-)
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_parts import PARTS
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_request import half_a_cluster, mistakes
 
 GROUPS = {"all": ["n1", "n2"], "head": ["n1"], "workers": ["n1", "n2"]}
 

@@ -54,6 +54,7 @@ class Vendor(NamedTuple):
     role: str = ""  # that installs its driver: a word of `accelerators` in setup.yml
     device: str = ""  # what torch calls its GPUs
     code: bool = False  # whether a torch has code for some of its GPUs only
+    resource: str = ""  # what Kubernetes calls its GPUs
     build: str = ""  # name in torch/version.py that is set where torch is built for its GPUs
     ucx: str = ""  # UCX's transport for its memory
     ucc: str = ""  # UCC's layer for its own library of collectives
@@ -70,6 +71,7 @@ VENDORS: Mapping[str, Vendor] = {
         role="cuda",
         device="cuda",
         code=True,
+        resource="nvidia.com/gpu",
         build="cuda",
         ucx="cuda",
         ucc="nccl",
@@ -82,6 +84,7 @@ VENDORS: Mapping[str, Vendor] = {
         role="rocm",
         device="cuda",
         code=True,
+        resource="amd.com/gpu",
         build="hip",
         ucx="rocm",
         ucc="rccl",
@@ -97,11 +100,13 @@ VENDORS: Mapping[str, Vendor] = {
         modules=("xe", "i915"),
         usable=count_intel,
         device="xpu",
+        resource="gpu.intel.com/i915",
         build="xpu",
         screens=(0x0300,),  # a VGA controller in the processor: what computes is of the other classes
     ),
 }
 USABLE = tuple(name for name, row in VENDORS.items() if row.usable)  # whose GPUs a job can use
+RESOURCES = {row.resource: name for name, row in VENDORS.items() if row.resource}
 BUILDS = tuple(row.build for row in VENDORS.values() if row.build)
 MODULES = tuple(module for row in VENDORS.values() for module in row.modules)
 

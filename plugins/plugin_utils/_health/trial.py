@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_t
     LinkStep,
     Step,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, TRIED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import Published
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet
@@ -26,8 +26,6 @@ from .facts_types import Facts
 from .preflight_types import Answer
 
 SECONDS = 0.15  # per pair and direction: long enough for a rate; 200 nodes take a minute
-# Launcher, and the version that proves that it is installed.
-TRIED = {name: name if row.programs else "torch" for name, row in LAUNCHERS.items() if row.wheel or not row.programs}
 # What an all-reduce is run with, by the device of its tensors. GPUs: one rank for each, and messages that fill RDMA.
 # CPUs: one rank on each node, for the network is what is proven, and more ranks would only share the processor.
 ALL_REDUCE, BURN_IN = "all_reduce_bench", "burn_in"  # names in workloads/
@@ -87,7 +85,7 @@ def plan_trial(
     listened: Mapping[str, Listened],
     head: str,
     workers: Sequence[str],
-    launchers: Collection[str] = tuple(TRIED),
+    launchers: Collection[str] = TRIED,
     has_image: bool = False,
 ) -> Trial:
     """Return the tests to run, with these launchers. Nodes that do not answer or have no fabric are left out.
@@ -105,8 +103,8 @@ def plan_trial(
     at_work = [name for name in workers if name in nodes]
     runs = [
         run_with(launcher, backend, len(at_work))
-        for launcher, what in TRIED.items()
-        if launcher in launchers and has_launcher(answers, launcher, what, head, at_work)
+        for launcher in TRIED
+        if launcher in launchers and has_launcher(answers, launcher, head, at_work)
         for backend in BACKENDS
         if can_try(backend, [facts for name in at_work if (facts := answers[name].facts)], launcher)
     ]
@@ -210,7 +208,8 @@ def versions_on(answers: Mapping[str, Answer], name: str) -> Mapping[str, str]:
     return facts["versions"] if facts else {}
 
 
-def has_launcher(answers: Mapping[str, Answer], launcher: str, what: str, head: str, workers: Sequence[str]) -> bool:
-    """Whether a launcher is installed on every node that starts it."""
+def has_launcher(answers: Mapping[str, Answer], launcher: str, head: str, workers: Sequence[str]) -> bool:
+    """Whether a launcher is installed on every node that starts it. One without a program is a part of torch."""
+    what = launcher if LAUNCHERS[launcher].programs else "torch"
     nodes = {*workers, head} if LAUNCHERS[launcher].on_head else set(workers)
     return bool(workers) and all(versions_on(answers, name).get(what) for name in nodes)

@@ -43,10 +43,15 @@ COMMANDS: Mapping[str, Launcher] = {
 }
 
 
+def supported(launcher: Launcher) -> str:
+    """Return the supported versions, for people."""
+    return " or ".join(version + "x" for version in launcher.versions)
+
+
 def render(plan: LaunchPlan) -> LaunchCommand:
     """Return the command of a plan, launcher_args in it. InputError for an unsupported version."""
     launcher = COMMANDS[plan.launcher]
     if not plan.launcher_version.startswith(launcher.versions):
-        known = " or ".join(version + "x" for version in launcher.versions)
-        raise InputError("launcher", f"{plan.launcher} {plan.launcher_version}", f"{plan.launcher_path} is not {known}")
+        why = f"{plan.launcher_path} is not {supported(launcher)}"
+        raise InputError("launcher", f"{plan.launcher} {plan.launcher_version}", why)
     return with_arguments(launcher.command(plan), plan, launcher.placed_by)

@@ -11,6 +11,7 @@ import hashlib
 import math
 import re
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import RESOURCES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, Option
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
@@ -20,7 +21,6 @@ from .pod_request import PodRequest
 
 PORT = 29500  # of the rendezvous: torchrun's own default, and each pod has an address of its own
 NAME_CHARACTERS = 40  # of a Job: its pods have a number and five letters more, and 63 is the most (RFC 1123)
-GPUS = {"nvidia.com/gpu": "nvidia", "amd.com/gpu": "amd", "gpu.intel.com/i915": "intel"}
 OWN_ADDRESS = "each pod has an address of its own: no other job has the port"
 OF_PODS = {
     "a free port of that node": OWN_ADDRESS,
@@ -61,7 +61,7 @@ def asked_of(pods: PodRequest, job_id: str) -> Asked:
         port=PORT,
         reasons=OF_PODS,
         gpus=pods.gpus,
-        vendor=GPUS[pods.gpu_resource],
+        vendor=RESOURCES[pods.gpu_resource],
     )
 
 

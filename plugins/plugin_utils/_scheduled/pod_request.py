@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import RESOURCES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     parse_bytes,
@@ -223,10 +224,7 @@ PARSERS: Mapping[str, tuple[str, Parser]] = {  # by option: the field of PodRequ
     "pod_cpus": ("cpus", parse_quantity),
     "pod_memory": ("memory", parse_quantity),
     "gpus_per_pod": ("gpus", lambda name, value: parse_whole(name, value, 0, 64)),
-    "pod_gpu_resource": (
-        "gpu_resource",
-        lambda name, value: parse_choice(name, value, ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")),
-    ),
+    "pod_gpu_resource": ("gpu_resource", lambda name, value: parse_choice(name, value, tuple(RESOURCES))),
     "pod_resources": ("resources", parse_resources),
     "pod_annotations": ("annotations", parse_annotations),
     "pod_volumes": ("volumes", parse_volumes),
