@@ -242,7 +242,7 @@ OPTIONS = {
 }
 
 
-def listen(given: dict[str, Any]) -> dict[str, Any]:
+def listen(given: dict[str, Any]) -> dict[str, object]:
     """Start the agent. ValueError for ports that are none, OSError if none of them is free."""
     ports = port_range(given["ports"])
     others = [name for name in given["expected"] if name != given["name"]]
@@ -262,12 +262,12 @@ def port_range(text: str) -> range:
     return range(low, high + 1)
 
 
-def order(given: dict[str, Any], seconds: float, what: dict[str, Any]) -> dict[str, Any]:
+def order(given: dict[str, Any], seconds: float, what: dict[str, object]) -> dict[str, object]:
     """Tell this node's own agent what to do."""
     return probe.ask(given["name"], given["agent"], seconds, what) if given["agent"] else {}
 
 
-def act(given: dict[str, Any]) -> dict[str, Any]:
+def act(given: dict[str, Any]) -> dict[str, object]:
     """Do one step and return what it found."""
     if given["state"] == "recall":
         return {"facts": given["known"], "constraints": given["constraints"]}

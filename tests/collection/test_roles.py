@@ -154,12 +154,6 @@ def test_task_files_are_small() -> None:
     assert {path: count for path, count in lines.items() if count >= TASK_FILE_LINES} == {}
 
 
-def test_tasks_say_where_they_are() -> None:
-    """A task of a role's other files than main.yml begins with the name of its file, in what people watch."""
-    named = [(path, task["name"]) for path in TASK_FILES if path.name != "main.yml" for task in tasks_of(load(path))]
-    assert [f"{label(path)}: {name}" for path, name in named if not name.startswith(f"{path.stem} | ")] == []
-
-
 def becomes_root_if_it_must(task: dict[str, Any], key: str) -> bool:
     """Whether this part of a task gives root to a module that takes it only where something is missing."""
     return key == "become" and not task.keys().isdisjoint(TAKES_ROOT)

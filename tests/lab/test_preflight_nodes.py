@@ -183,23 +183,19 @@ def test_cloned_machines(lab: Lab, preflight: Callable[..., Told]) -> None:
 
 
 @pytest.fixture
-def other_key(tmp_path: Path) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
-    return tmp_path / "other"
-
-
-def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], other_key: Path, tmp_path: Path) -> None:
-    """All at once: each node has its own finding, and the head, which is one of them, hides nothing."""
-    known = (lab.directory / "known_hosts").read_text()
+def shut(lab: Lab, tmp_path: Path) -> Hosts:
+    """Return hosts that nobody gets into, each for another reason; n1 is one of them."""
+    other_key = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", other_key], check=True)
     n1, n2 = (lab.hosts()[name]["ansible_host"] for name in ("n1", "n2"))
     (tmp_path / "changed").write_text(f"{n1} {' '.join(other_key.with_suffix('.pub').read_text().split()[:2])}\n")
-    (tmp_path / "known").write_text(known)
+    (tmp_path / "known").write_text((lab.directory / "known_hosts").read_text())
     (tmp_path / "empty").write_text("")
+    strict = "-o StrictHostKeyChecking=yes -o GlobalKnownHostsFile=/dev/null -o IdentitiesOnly=yes"
 
     def host(
         address: str, key: Path = lab.directory / "key", known_hosts: str = "known", **more: Any
     ) -> dict[str, Any]:
-        strict = "-o StrictHostKeyChecking=yes -o GlobalKnownHostsFile=/dev/null -o IdentitiesOnly=yes"
         return {
             "ansible_host": address,
             "ansible_user": "fleet",
@@ -208,7 +204,7 @@ def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], other_key:
             **more,
         }
 
-    hosts = {
+    return {
         "n1": host(n1, known_hosts="changed"),
         "port": host(n2, ansible_port=2222),
         "key": host(n2, key=other_key),
@@ -216,9 +212,14 @@ def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], other_key:
         "nobody": host(f"{n2.rpartition('.')[0]}.250"),
         "name": host("no-such-host.invalid"),
     }
+
+
+def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], shut: Hosts, tmp_path: Path) -> None:
+    """All at once: each node has its own finding, and the head, which is one of them, hides nothing."""
+    n1, n2 = shut["n1"]["ansible_host"], shut["key"]["ansible_host"]
     with mounted("size=1m")(lab):
         # Hosts with the same address, port and user would share one connection, and so one key.
-        told = preflight(hosts=hosts, env={"ANSIBLE_SSH_ARGS": "-o ControlMaster=no -o ControlPath=none"})
+        told = preflight(hosts=shut, env={"ANSIBLE_SSH_ARGS": "-o ControlMaster=no -o ControlPath=none"})
     assert told.rc == 2
     assert {pair for pair in told.found if pair[0] != "TF-INVENTORY"} == {
         ("TF-HOST-KEY-CHANGED", "n1"),
@@ -231,7 +232,7 @@ def test_ways_not_to_get_in(lab: Lab, preflight: Callable[..., Told], other_key:
     }
     for words in ("set ansible_port of port", f"ssh-copy-id fleet@{n2}", f"ssh-keygen -R '{n1}'"):
         assert words in told.text
-    assert (tmp_path / "known").read_text() == known
+    assert (tmp_path / "known").read_text() == (lab.directory / "known_hosts").read_text()
     assert n1 in (tmp_path / "changed").read_text()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MARK = "EVIL"  # stands in every hostile text, so that a test can look for it
@@ -64,3 +66,23 @@ def hostile_answer(dice: random.Random, honest: Mapping[str, Any]) -> dict[str, 
         else:
             answer[name] = near_miss(dice, answer[name]) if dice.random() < 0.6 else hostile_value(dice)
     return answer
+
+
+def tried(times: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Call a test with the seeds 0, 1 and so on. As tests of their own most would take pytest longer than they do."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def every(**given: object) -> None:
+            for seed in range(times):
+                try:
+                    test(seed=seed, **given)
+                except BaseException as error:
+                    error.add_note(f"seed {seed}")
+                    raise
+
+        others = [each for name, each in inspect.signature(test).parameters.items() if name != "seed"]
+        every.__dict__["__signature__"] = inspect.Signature(others)  # what pytest has to give
+        return every
+
+    return decorate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -33,7 +34,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.clus
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfiles
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software import answers as software_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.sharing import share_out
-from tests.unit.hostile import MARK, hostile_answer, hostile_value
+from tests.unit.hostile import MARK, hostile_answer, hostile_value, tried
 
 NAMES = ["n1", "n2", "n3"]
 GPU = {
@@ -155,7 +156,7 @@ def test_a_path_of_a_node_leads_nowhere_else(machine: dict[str, Any]) -> None:
             health_answers.facts_of("n2", {**machine, "home": {**machine["home"], "path": path}})
 
 
-@pytest.mark.parametrize("seed", range(300))
+@tried(300)
 def test_whatever_a_node_says_of_itself_a_terminal_shows_text(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
     answer = worse(dice, {**machine, "accelerators": {**machine["accelerators"], "gpus": [GPU]}})
@@ -175,7 +176,7 @@ def test_a_clock_tells_a_time_or_nothing(said: str) -> None:
     assert clock_of(said, 1000.0, 1000.5) is None
 
 
-@pytest.mark.parametrize("seed", range(100))
+@tried(100)
 def test_gpus_are_told_in_their_form(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
     answer = worse(dice, {**machine["accelerators"], "gpus": [GPU], "modules": {"nvidia": "580.95.05"}})
@@ -288,14 +289,20 @@ def carried_through(second: Callable[[str, Any], Any]) -> dict[str, Any]:
     return step
 
 
+@functools.cache
+def honestly() -> dict[str, Any]:
+    """Return the last step where all nodes are honest."""
+    return carried_through(lambda _what, said: said)
+
+
 def test_honest_nodes_get_a_fabric() -> None:
-    step = carried_through(lambda _what, said: said)
+    step = honestly()
     assert step["fabric"]["n3"]["network"] == A
     assert "NCCL_IB_HCA==mlx5_0:1\n" in step["files"]["n3"]["fabric.env"]
 
 
 @pytest.mark.parametrize("lie", ["listened", "reached", "listened again", "measured"])
-@pytest.mark.parametrize("seed", range(100))
+@tried(100)
 def test_no_line_of_another_nodes_fabric_is_of_a_nodes_making(lie: str, seed: int) -> None:
     dice = random.Random(f"{lie}{seed}")
 
@@ -323,10 +330,10 @@ def test_no_line_of_another_nodes_fabric_is_of_a_nodes_making(lie: str, seed: in
         assert MARK not in json.dumps(fabric)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@tried(100)
 def test_a_published_fabric_is_read_in_its_form(seed: int) -> None:
     dice = random.Random(seed)
-    honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
+    honest = honestly()["fabric"]["n1"]
     assert fabric_answers.published(json.dumps(honest)) == honest
     found = fabric_answers.published(json.dumps(worse(dice, honest)))
     assert not found or (found["nic"] and found["address"].startswith("10.91.0."))
@@ -334,14 +341,14 @@ def test_a_published_fabric_is_read_in_its_form(seed: int) -> None:
 
 @pytest.mark.parametrize("change", [{"address": "192.0.2.9"}, {"network": "10.99.0.0/24"}, {"address": "::1"}])
 def test_a_published_address_that_is_not_in_its_network_counts_for_nothing(change: dict[str, str]) -> None:
-    honest = carried_through(lambda _what, said: said)["fabric"]["n1"]
+    honest = honestly()["fabric"]["n1"]
     assert fabric_answers.published(json.dumps({**honest, **change})) == {}
 
 
 # --- host files and environments --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(200))
+@tried(200)
 def test_no_line_of_a_host_file_is_of_a_nodes_making(seed: int) -> None:
     dice = random.Random(seed)
     fabric = {"nic": "eth0", "address": "10.91.0.2", "network": A}
@@ -388,7 +395,7 @@ def test_a_look_adds_nothing_to_what_the_controller_packs() -> None:
     assert software_answers.look_of("n2", told) == LOOK
 
 
-@pytest.mark.parametrize("seed", range(200))
+@tried(200)
 def test_what_a_machine_says_of_its_environment_is_in_its_form(seed: int) -> None:
     dice = random.Random(seed)
     look, sent = worse(dice, LOOK), worse(dice, {"n1": "", "n3": "Connection refused"})
@@ -411,10 +418,10 @@ def test_a_version_of_the_c_library_is_one(libc: str) -> None:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, Any], tmp_path: Path) -> None:
+@tried(200)
+def test_a_node_that_lies_to_verify_fails_alone(seed: int, machine: dict[str, Any]) -> None:
     dice = random.Random(seed)
-    fabrics = carried_through(lambda _what, said: said)["files"]
+    fabrics = honestly()["files"]
     heard = {name: listening(number) for number, name in enumerate(NAMES, 1)}
     for name, told in heard.items():
         told["facts"]["files"] = fabrics[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,13 +11,64 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.launcher_options import (
     LauncherOptions,
 )
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request, parse_request
 
 
 def test_nothing_given_is_a_whole_request() -> None:
     request = parse_request({})
     assert (request.workload, request.launcher, request.backend, request.np) == ("mnist", "openmpi", None, None)
     assert (request.show_ranks, request.runs_dir, request.job_timeout) == ((0,), "runs", None)
+
+
+# Every option that depends on no other: what is typed, and what the request then has.
+ALONE: dict[str, tuple[object, object]] = {
+    "workload_args": ("--a 1", ("--a", "1")),
+    "backend": ("gloo", "gloo"),
+    "launcher": ("mpich", "mpich"),
+    "np": ("3", 3),
+    "ranks_per_node": ("3", 3),
+    "nodes": ("n1,n2", ("n1", "n2")),
+    "job_timeout": ("90", 90.0),
+    "job_env": ({"A": 1}, {"A": "1"}),
+    "secret_names": ("TOKEN", ("TOKEN",)),
+    "runs_dir": ("/r", "/r"),
+    "show_ranks": ("1", (1,)),
+    "grace": ("7", 7.0),
+    "lease": ("70", 70.0),
+    "result_query": ("state", "state"),
+    "fetch_limit": ("2K", 2048),
+    "exclusive": ("true", True),
+    "sample": ("false", False),
+    "export": ("prometheus", ("prometheus",)),
+    "detach": ("true", True),
+    "checkpoint_dir": ("/c", "/c"),
+    "requirements": ("none", "none"),
+    "program_index_url": ("https://i", "https://i"),
+    "program_wheelhouse": ("/w", "/w"),
+    "program_wheelhouse_fill": ("true", True),
+    "program_keep": ("0", 0),
+    "sha256": ("00", "00"),
+    "ship": ("false", False),
+    "data": ("/d", "/d"),
+    "data_keep": ("0", 0),
+    "collect": ("*.pt", ("*.pt",)),
+    "collect_files": ("5", 5),
+    "collect_limit": ("2K", 2048),
+    "hang_look": ("0", 0.0),
+    "rdma": ("false", False),
+}
+TOGETHER = {"workload", "module", "vaulted", "options", "master_port", "job_id", "max_restarts", "restart_on", "notice"}
+TOGETHER |= {"min_nodes", "hang_end", "queue", "queue_timeout", "collect_every", "python", "profile", "container"}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_option_is_read_by_its_name(name: str) -> None:
+    typed, value = ALONE[name]
+    assert parse_request({name: typed}) == dataclasses.replace(parse_request({}), **{name: value}) != parse_request({})
+
+
+def test_those_are_all_options() -> None:
+    assert {field.name for field in dataclasses.fields(Request)} == ALONE.keys() | TOGETHER
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ import re
 import sys
 import time
 from itertools import chain
-from typing import Any, Dict, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple, TypedDict
 
 FILE = "arrivals.jsonl"  # in the directory of a rank
 FIRST_SECONDS = 60.0  # between two reads, at first
@@ -52,7 +52,23 @@ OWN_ENTRY = re.compile(
     rb'"bytes": (\d{1,18}), "time_created_ns": (\d{1,19}),'
 )
 
-Row = Dict[str, Any]
+
+class Run(TypedDict):
+    """Collectives of a group, one after the other. `at`: of the first, microseconds; `kinds`: by their number."""
+
+    group: str
+    size: int
+    first: int
+    at: int
+    gaps: list[int]
+    kinds: list[int]
+
+
+class Line(TypedDict):
+    """What is new since the last read. `kinds`: operation and sizes."""
+
+    kinds: list[list[str]]
+    runs: list[Run]
 
 
 class Entry(NamedTuple):
@@ -119,7 +135,7 @@ class Arrivals:
 
             began = time.thread_time()
             rows = self.rows(entries())
-            if rows:
+            if rows["runs"]:
                 self.write(json.dumps(rows, separators=(",", ":")).encode() + b"\n")
             self.reads, self.cost = self.reads + 1, time.thread_time() - began
         except Exception:
@@ -128,10 +144,11 @@ class Arrivals:
             self.read_at = time.monotonic()
             self.lock.release()
 
-    def rows(self, found: Iterator[Entry]) -> Row:
+    def rows(self, found: Iterator[Entry]) -> Line:
         """Return what is new: a table of kinds, and when this rank came to each run of collectives of a group."""
         kinds: dict[tuple[str, str], int] = {}
-        runs: dict[str, list[Row]] = {}
+        runs: dict[str, list[Run]] = {}
+        came: dict[str, int] = {}  # to the last one of each
         for group, backend, sequence, operation, sizes, began in found:
             counted = f"{group} {backend}" if backend else group
             if group not in self.sizes or sequence <= self.last.get(counted, -1):
@@ -139,14 +156,16 @@ class Arrivals:
             kind = kinds.setdefault((operation, sizes), min(len(kinds), KINDS_MOST))
             of_group = runs.setdefault(counted, [])
             if not of_group or sequence != self.last[counted] + 1:
-                row = {"group": counted, "size": self.sizes[group], "first": sequence, "at": began}
-                of_group.append({**row, "gaps": [], "kinds": []})
+                size = self.sizes[group]
+                of_group.append(
+                    {"group": counted, "size": size, "first": sequence, "at": began, "gaps": [], "kinds": []}
+                )
+                came[counted] = began
             run = of_group[-1]
-            run["gaps"].append(began - run.get("last", began))
+            run["gaps"].append(began - came[counted])
             run["kinds"].append(kind)
-            run["last"], self.last[counted] = began, sequence
-        rows = [{name: row[name] for name in row if name != "last"} for of_group in runs.values() for row in of_group]
-        return {"kinds": [list(kind) for kind in kinds][:KINDS_MOST], "runs": rows} if rows else {}
+            came[counted], self.last[counted] = began, sequence
+        return {"kinds": [list(kind) for kind in kinds][:KINDS_MOST], "runs": list(chain(*runs.values()))}
 
     def write(self, line: bytes) -> None:
         """Append a line, unless the file is long enough. OSError."""

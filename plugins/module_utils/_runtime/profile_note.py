@@ -17,6 +17,7 @@ import _thread
 import os
 import sys
 import time
+from types import FrameType
 from typing import Any
 
 VARIABLE = "TORCHFLEET_PROFILE"  # seconds, and behind a colon the ranks; no colon: all
@@ -117,7 +118,7 @@ def sample(seconds: float, main: int) -> dict[str, int]:
     return found
 
 
-def part_of(frame: Any, runs: bool) -> str:
+def part_of(frame: FrameType | None, runs: bool) -> str:
     """Return what a thread is at, by its stack. `runs`: it is on a CPU, or would be."""
     for _depth in range(FRAMES_MOST):
         if frame is None:

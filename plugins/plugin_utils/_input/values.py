@@ -45,17 +45,20 @@ def parse_flag(name: str, value: object) -> bool:
     return words[str(value).lower()]
 
 
-def parse_choice(name: str, value: object, choices: tuple[str, ...]) -> str | None:
-    """Return one of the choices, None for None."""
-    if value is None or value in choices:
-        return None if value is None else str(value)
+def choice_of(name: str, value: object, choices: tuple[str, ...]) -> str:
+    """Return one of the choices."""
+    if value in choices:
+        return str(value)
     raise InputError(name, value, f"choose one of {', '.join(choices)}: -e {name}={choices[0]}")
 
 
-def parse_whole(name: str, value: object, least: int, most: int | None, example: str = "") -> int | None:
-    """Return a whole number in [least, most], None for None. Text of digits is accepted, 2.5 and true are not."""
-    if value is None:
-        return None
+def parse_choice(name: str, value: object, choices: tuple[str, ...]) -> str | None:
+    """Return one of the choices, None for None."""
+    return None if value is None else choice_of(name, value, choices)
+
+
+def whole_of(name: str, value: object, least: int, most: int | None, example: str = "") -> int:
+    """Return a whole number in [least, most]. Text of digits is accepted, 2.5 and true are not."""
     text = str(value).strip()
     if isinstance(value, (int, str)) and not isinstance(value, bool) and re.match(r"-?\d{1,18}\Z", text):
         number = int(text)
@@ -65,10 +68,13 @@ def parse_whole(name: str, value: object, least: int, most: int | None, example:
     raise InputError(name, value, f"give a whole number {bounds}: {example or f'-e {name}={max(least, 2)}'}")
 
 
-def parse_seconds(name: str, value: object, example: float, least: float = 0.0, most: float = 1e9) -> float | None:
-    """Return a time in seconds greater than 0 and from `least` to `most`, None for None."""
-    if value is None:
-        return None
+def parse_whole(name: str, value: object, least: int, most: int | None, example: str = "") -> int | None:
+    """Return a whole number in [least, most], None for None."""
+    return None if value is None else whole_of(name, value, least, most, example)
+
+
+def seconds_of(name: str, value: object, example: float, least: float = 0.0, most: float = 1e9) -> float:
+    """Return a time in seconds greater than 0 and from `least` to `most`. `example` is what an error names."""
     try:
         seconds = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else 0.0
     except (TypeError, ValueError):
@@ -77,6 +83,11 @@ def parse_seconds(name: str, value: object, example: float, least: float = 0.0, 
         bounds = f"from {least:g} to {most:g}" if least else "greater than 0"
         raise InputError(name, value, f"give seconds {bounds}, or leave it out: -e {name}={example:g}")
     return seconds
+
+
+def parse_seconds(name: str, value: object, example: float) -> float | None:
+    """Return a time in seconds greater than 0, None for None."""
+    return None if value is None else seconds_of(name, value, example)
 
 
 def parse_bytes(name: str, value: object) -> int:

@@ -33,7 +33,7 @@ from .cluster import Cluster, Node
 ALIVE_SECONDS = 5  # between two keep-alive messages of ssh
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> Any:
     """Return a value without Ansible's tagged and lazy types (ansible-core 2.19 hands plugins `_AnsibleTaggedStr`)."""
     if isinstance(value, Mapping):
         return {to_plain(key): to_plain(content) for key, content in value.items()}
@@ -45,7 +45,7 @@ def to_plain(value: Any) -> Any:
     return None if value is None else str(value)
 
 
-def asked_of_fabric(host: Any) -> dict[str, Any]:
+def asked_of_fabric(host: Mapping[str, object]) -> dict[str, object]:
     """Return what the variables of a host ask of role fabric: of its NIC, its address and its rails."""
     rdma = to_plain(host.get("fabric_rdma")) or []
     texts = {key: str(to_plain(host.get(f"fabric_{key}")) or "") for key in ("nic", "address")}
@@ -71,11 +71,11 @@ def from_vault(value: object) -> bool:
 
     if VaultHelper.get_ciphertext(value, with_tags=False):
         return True
-    path = next((tag.path for tag in tags_of(value) if getattr(tag, "path", None)), None)
+    path = next(filter(None, (getattr(tag, "path", None) for tag in tags_of(value))), None)
     return bool(path) and is_vault(str(path))
 
 
-def tags_of(value: Any) -> Collection[Any]:
+def tags_of(value: object) -> Collection[object]:
     """Return ansible-core's tags of a value, such as the file it comes from. There is no public API for them."""
     from ansible.module_utils._internal._datatag import AnsibleTagHelper
 
@@ -176,14 +176,14 @@ def ssh_words(connection: Any, node: Node, lease: float = LEASE_SECONDS) -> tupl
     return (*words, "--", node.address)
 
 
-def connection_words(option: Callable[[str], Any]) -> list[str]:
+def connection_words(option: Callable[[str], object]) -> list[str]:
     """Return ssh with the options of Ansible's connection. `option`: returns one of these by its name."""
-    words = [option("ssh_executable") or "ssh", *shlex.split(option("ssh_args") or "")]
+    words = [str(option("ssh_executable") or "ssh"), *shlex.split(str(option("ssh_args") or ""))]
     for flag, name in (("-p", "port"), ("-l", "remote_user"), ("-i", "private_key_file"), ("-I", "pkcs11_provider")):
         words += [flag, str(option(name))] if option(name) else []
     words += ["-o", f"ConnectTimeout={option('timeout')}"]
     for name in ("ssh_common_args", "ssh_extra_args"):  # in Ansible's order, because ssh uses the first of two
-        words += shlex.split(option(name) or "")
+        words += shlex.split(str(option(name) or ""))
     return words
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Limits,
@@ -28,8 +28,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
     LEASE_SECONDS,
     LEAST_LEASE,
     MOST_LEASE,
+    choice_of,
     parse_bytes,
-    parse_choice,
     parse_environment,
     parse_exports,
     parse_flag,
@@ -38,6 +38,8 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values i
     parse_text,
     parse_whole,
     parse_words,
+    seconds_of,
+    whole_of,
 )
 
 from .backends import BACKENDS
@@ -50,7 +52,8 @@ from .restart_options import (
     with_rounds,
 )
 
-Parser = Callable[[str, Any], Any]  # of the name and the value of an option; InputError
+T = TypeVar("T")
+Parser = Callable[[str, object], T]  # of the name and the value of an option; InputError
 MOST_RESTARTS = 1000
 HANG_LOOK = 60.0
 COLLECT_FILES, COLLECT_BYTES = 10_000, 10 << 30  # of each node
@@ -129,13 +132,21 @@ class Request:
         return Limits(self.collect_files, self.collect_limit) if self.collect else Limits(0, 0)
 
 
+class Given(dict[str, object]):
+    """The options that were given, by name."""
+
+    def read(self, name: str, parse: Parser[T], usual: T) -> T:
+        """Return a checked option, what is usual if it was not given. InputError."""
+        return parse(name, self[name]) if name in self else usual
+
+
 def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = frozenset()) -> Request:
     """Return the checked request. InputError names an argument that is wrong.
 
     `arguments` are plain values as they come from extra vars: numbers may be text, lists and dicts may be JSON text.
     `vaulted`: the names in job_env whose values come from a vault.
     """
-    given = {name: value for name, value in arguments.items() if value is not None}
+    given = Given({name: value for name, value in arguments.items() if value is not None})
     module = parse_module(given.get("module"))
     workload = given.get("workload", "" if module else "mnist")
     if not isinstance(workload, str) or not (workload.strip() or module):
@@ -144,9 +155,8 @@ def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = fro
     max_restarts = parse_whole("max_restarts", given.get("max_restarts", 0), 0, MOST_RESTARTS) or 0
     restart_by = parse_restart_by(given, max_restarts)
     restart_on = parse_restart_on(given, restart_by)
-    by_themselves = {name: parse(name, given[name]) for name, parse in PARSERS.items() if name in given}
-    return Request(
-        workload=workload,
+    return replace(
+        by_themselves(given, workload),
         module=module,
         vaulted=vaulted,
         options=with_rounds(options, restart_by, max_restarts, restart_on),
@@ -162,7 +172,6 @@ def parse_request(arguments: Mapping[str, object], vaulted: frozenset[str] = fro
         python=parse_python(given.get("python"), given.get("requirements")),
         profile=parse_profile(given, parse_ranks("profile_ranks", given.get("profile_ranks", "all"))),
         container={part: given[part] for part in PARTS if part in given},
-        **by_themselves,
     )
 
 
@@ -247,7 +256,7 @@ def parse_collect_every(given: Mapping[str, object]) -> float | None:
 
 def parse_every(value: object) -> float | None:
     """Return the seconds from the end of one collection to the next, None for none."""
-    return parse_seconds("collect_every", value, 300, 1.0)
+    return None if value is None else seconds_of("collect_every", value, 300, 1.0)
 
 
 def parse_notice(given: Mapping[str, object]) -> float | None:
@@ -264,7 +273,7 @@ def parse_hang_look(name: str, value: object) -> float:
     if not isinstance(value, bool) and str(value).strip() in ("0", "0.0"):
         return 0.0
     try:
-        return parse_seconds(name, value, HANG_LOOK) or HANG_LOOK
+        return seconds_of(name, value, HANG_LOOK)
     except InputError:
         raise InputError(name, value, "give seconds, or 0 for never: -e hang_look=300") from None
 
@@ -311,56 +320,64 @@ def parse_query(name: str, value: object) -> str:
     return str(value)
 
 
-def choice(allowed: Iterable[str]) -> Parser:
+def as_text(_name: str, value: object) -> str:
+    """Return any value as text."""
+    return str(value)
+
+
+def choice(allowed: Iterable[str]) -> Parser[str]:
     """Return what takes one of some words."""
-    return lambda name, value: parse_choice(name, value, tuple(allowed))
+    return lambda name, value: choice_of(name, value, tuple(allowed))
 
 
-def whole(least: int, most: int | None) -> Parser:
+def whole(least: int, most: int | None) -> Parser[int]:
     """Return what takes a whole number within limits; `most` None: without an upper one."""
-    return lambda name, value: parse_whole(name, value, least, most)
+    return lambda name, value: whole_of(name, value, least, most)
 
 
-def seconds(example: float, least: float = 0.0, most: float = 1e9) -> Parser:
+def seconds(example: float, least: float = 0.0, most: float = 1e9) -> Parser[float]:
     """Return what takes a time in seconds; `example` is what an error names."""
-    return lambda name, value: parse_seconds(name, value, example, least, most)
+    return lambda name, value: seconds_of(name, value, example, least, most)
 
 
-# Every option that depends on no other: an option that is not given has the value of Request.
-PARSERS: Mapping[str, Parser] = {
-    "workload_args": parse_words,
-    "backend": choice(BACKENDS),
-    "launcher": choice(LAUNCHERS),
-    "np": whole(1, None),
-    "ranks_per_node": whole(1, None),
-    "nodes": parse_names,
-    "job_timeout": seconds(3600),
-    "job_env": lambda _name, value: parse_environment(value),
-    "secret_names": parse_names,
-    "runs_dir": parse_text,
-    "show_ranks": parse_ranks,
-    "grace": seconds(60),
-    "lease": seconds(LEASE_SECONDS, LEAST_LEASE, MOST_LEASE),
-    "result_query": parse_query,
-    "fetch_limit": parse_bytes,
-    "exclusive": parse_flag,
-    "sample": parse_flag,
-    "export": lambda _name, value: parse_exports(value),
-    "detach": parse_flag,
-    "queue_timeout": seconds(3600),
-    "checkpoint_dir": parse_directory,
-    "requirements": parse_text,
-    "program_index_url": lambda _name, value: str(value),
-    "program_wheelhouse": lambda _name, value: str(value),
-    "program_wheelhouse_fill": parse_flag,
-    "program_keep": whole(0, 10_000),
-    "sha256": lambda _name, value: str(value),
-    "ship": parse_flag,
-    "data": parse_text,
-    "data_keep": whole(0, 10_000),
-    "collect": parse_globs,
-    "collect_files": whole(1, MOST_FILES),
-    "collect_limit": parse_bytes,
-    "hang_look": parse_hang_look,
-    "rdma": parse_flag,
-}
+def by_themselves(given: Given, workload: str) -> Request:
+    """Return the request with every option that depends on no other. InputError names one that is wrong."""
+    usual = Request(workload)
+    return replace(
+        usual,
+        workload_args=given.read("workload_args", parse_words, usual.workload_args),
+        backend=given.read("backend", choice(BACKENDS), usual.backend),
+        launcher=given.read("launcher", choice(LAUNCHERS), usual.launcher),
+        np=given.read("np", whole(1, None), usual.np),
+        ranks_per_node=given.read("ranks_per_node", whole(1, None), usual.ranks_per_node),
+        nodes=given.read("nodes", parse_names, usual.nodes),
+        job_timeout=given.read("job_timeout", seconds(3600), usual.job_timeout),
+        job_env=given.read("job_env", lambda _name, value: parse_environment(value), usual.job_env),
+        secret_names=given.read("secret_names", parse_names, usual.secret_names),
+        runs_dir=given.read("runs_dir", parse_text, usual.runs_dir),
+        show_ranks=given.read("show_ranks", parse_ranks, usual.show_ranks),
+        grace=given.read("grace", seconds(60), usual.grace),
+        lease=given.read("lease", seconds(LEASE_SECONDS, LEAST_LEASE, MOST_LEASE), usual.lease),
+        result_query=given.read("result_query", parse_query, usual.result_query),
+        fetch_limit=given.read("fetch_limit", parse_bytes, usual.fetch_limit),
+        exclusive=given.read("exclusive", parse_flag, usual.exclusive),
+        sample=given.read("sample", parse_flag, usual.sample),
+        export=given.read("export", lambda _name, value: parse_exports(value), usual.export),
+        detach=given.read("detach", parse_flag, usual.detach),
+        queue_timeout=given.read("queue_timeout", seconds(3600), usual.queue_timeout),
+        checkpoint_dir=given.read("checkpoint_dir", parse_directory, usual.checkpoint_dir),
+        requirements=given.read("requirements", parse_text, usual.requirements),
+        program_index_url=given.read("program_index_url", as_text, usual.program_index_url),
+        program_wheelhouse=given.read("program_wheelhouse", as_text, usual.program_wheelhouse),
+        program_wheelhouse_fill=given.read("program_wheelhouse_fill", parse_flag, usual.program_wheelhouse_fill),
+        program_keep=given.read("program_keep", whole(0, 10_000), usual.program_keep),
+        sha256=given.read("sha256", as_text, usual.sha256),
+        ship=given.read("ship", parse_flag, usual.ship),
+        data=given.read("data", parse_text, usual.data),
+        data_keep=given.read("data_keep", whole(0, 10_000), usual.data_keep),
+        collect=given.read("collect", parse_globs, usual.collect),
+        collect_files=given.read("collect_files", whole(1, MOST_FILES), usual.collect_files),
+        collect_limit=given.read("collect_limit", parse_bytes, usual.collect_limit),
+        hang_look=given.read("hang_look", parse_hang_look, usual.hang_look),
+        rdma=given.read("rdma", parse_flag, usual.rdma),
+    )
