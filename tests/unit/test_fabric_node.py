@@ -395,6 +395,16 @@ def test_a_line_without_end_is_no_message() -> None:
         sending.join(20)
 
 
+def test_an_agent_keeps_no_more_for_a_peer_than_a_test_sends(start: Start) -> None:
+    """A node in the hands of an attacker would fill the memory of the others."""
+    agent = start("n2", "n1")
+    line, _hello = probe.greet("n1", "127.0.0.1", seen_by(agent), 2.0)
+    with line.socket:
+        line.send(do="echo", size=1 << 40)
+        with pytest.raises(EOFError):
+            line.exactly(1)
+
+
 def test_an_agent_that_nobody_visits_ends_by_itself() -> None:
     """Whoever started it may be gone: a second one would find its port taken."""
     agent = probe_server.start("n1", [0], 1, ["n2"])
