@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifact_border
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifacts as artifacts_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Border,
@@ -462,6 +463,15 @@ def test_what_comes_is_bounded_and_listed() -> None:
         border.end("n1", [row])
     with pytest.raises(ValueError, match="behind"):
         border.check("artifacts/n1/b", True, 0)
+
+
+def test_a_head_cannot_name_hosts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_border, "HOSTS_MOST", 2)
+    border = Border(None, MANY)
+    for host in ("n1", "n2"):
+        border.end(host, [])
+    with pytest.raises(ValueError, match="too many hosts"):
+        border.end("n3", [])
 
 
 def test_a_file_that_is_not_what_was_sent_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,7 @@ def test_rules_come_back_after_a_boot(tmp_path: Path, monkeypatch: pytest.Monkey
     wanted = boot.files(OTHER, {"nft": "insert rule x\n"}, {"nft": "/usr/sbin/nft"})
     boot.write(wanted, {})
     assert boot.present(OTHER) == wanted
+    assert {os.stat(path).st_mode & 0o777 for path in wanted} == {0o600}  # whom it lets in is root's to know
     unit = (tmp_path / "units/torchfleet-firewall-other.service").read_text()
     assert f"ExecStart=/usr/sbin/nft -f {tmp_path}/etc/torchfleet/firewall/other.nft" in unit.splitlines()
     boot.write({}, wanted)

@@ -130,3 +130,14 @@ def test_a_name_with_capitals_is_found_where_ssh_writes_small_letters(monkeypatc
 
     monkeypatch.setattr(first_contact, "said", ssh)
     assert first_contact.shown_key(["ssh"], "192.0.2.7", Place("Node7", ("/u/known",))) == KEY
+
+
+def test_nobody_logs_in_to_a_host_whose_key_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be another machine: it is shown no key of the user's, and nothing is written but a file of our own."""
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(first_contact, "said", lambda argv: asked.append(argv) or "")
+    assert first_contact.shown_key(["ssh", "-l", "me"], "192.0.2.7", Place("node7", ("/u/known",))) == ""
+    (argv,) = asked
+    first, files = argv[: argv.index("-l")], [word for word in argv if "KnownHostsFile" in word]
+    assert {"PreferredAuthentications=none", "BatchMode=yes", "ControlPath=none"} <= set(first)  # ssh takes the first
+    assert "GlobalKnownHostsFile=/dev/null" in files and not [word for word in files if "/u/known" in word]

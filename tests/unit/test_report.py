@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import files
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.charts import Scale, thinned, ticks_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, differing, sentence
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import TAKEN_BYTES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import TAKEN_BYTES, Unreadable, read_json
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.lanes import ending
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import Html
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import fitting, report
@@ -417,3 +418,15 @@ def test_runs_are_compared_by_what_was_planned(run_dir: Path) -> None:
     page = checked(comparison([one, other, read_run(RECORDED / "two-nodes")]))
     assert "2.15.0" in page.text and "3 runs, which differ in program, code," in page.text
     assert page.text.index("What differed") < page.text.index("Curves")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node wrote it."""
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"a": "x" * 50, "b": [[], [], []]}))
+    assert read_json(path).text("a") == "x" * 50
+    with pytest.raises(Unreadable, match="too large"):
+        read_json(path, 50)
+    monkeypatch.setattr(files, "VALUES_MOST", 5)
+    with pytest.raises(Unreadable, match="too large"):
+        read_json(path)

@@ -121,6 +121,12 @@ def test_on_one_node_no_clock_is_needed(tmp_path: Path) -> None:
     assert found and (found["rank"], found["uncertainty"]) == (2, 0.0)
 
 
+def test_a_rank_that_costs_next_to_nothing_is_not_named(tmp_path: Path) -> None:
+    """It comes last each time, by 2 ms of a step of 100."""
+    found = run_of(tmp_path, {2: 0.002}, clocks={}, two_nodes=False)
+    assert found and (found["code"], found["sentence"]) == (NOBODY, "")
+
+
 def test_a_few_long_delays_name_nobody(tmp_path: Path) -> None:
     """Such as a checkpoint that rank 0 writes."""
     for rank in range(4):

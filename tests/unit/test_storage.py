@@ -41,7 +41,7 @@ def test_nodes_mount_over_nfs_and_the_server_binds() -> None:
     mounted, served = planned()["mount"].splitlines(), planned("n1")["mount"].splitlines()
     assert "What=10.0.0.1:/srv/torchfleet" in mounted and "Type=nfs" in mounted
     (options,) = [line.partition("=")[2].split(",") for line in mounted if line.startswith("Options=")]
-    assert {"vers=4.2", "hard", "nconnect=4", "noatime"} <= set(options)
+    assert {"vers=4.2", "hard", "nconnect=4", "noatime", "nosuid", "nodev"} <= set(options)
     assert not {"soft", "proto=tcp", "noauto"} & set(options)
     assert {"What=/srv/torchfleet", "Type=none", "Options=bind"} <= set(served)
 
