@@ -465,6 +465,19 @@ def test_what_comes_is_bounded_and_listed() -> None:
         border.check("artifacts/n1/b", True, 0)
 
 
+def test_a_file_is_read_through_no_link_whoever_puts_one_there_meanwhile(tmp_path: Path) -> None:
+    root, other = tmp_path / "work", tmp_path / "other"
+    for place in (root, other):
+        place.mkdir()
+    (other / "key").write_text("secret")
+    (root / "sub").symlink_to(other)
+    (root / "key").symlink_to(other / "key")
+    os.mkfifo(root / "pipe")
+    for path in ("sub/key", "key", "pipe", "sub"):
+        with pytest.raises(OSError):
+            artifacts_module.open_below(str(root), path)
+
+
 def test_a_head_cannot_name_hosts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact_border, "HOSTS_MOST", 2)
     border = Border(None, MANY)

@@ -408,6 +408,14 @@ def test_a_version_of_the_c_library_is_one(libc: str) -> None:
         software_answers.look_of("n2", {**LOOK, "libc": libc})
 
 
+@pytest.mark.parametrize("tool", ["g++\x1b[2J", "g++ and more", "", "x" * 65])
+def test_a_program_that_is_missing_has_the_name_of_one(tool: str) -> None:
+    """It stands in what people are told to type as root."""
+    assert software_answers.look_of("n2", {**LOOK, "missing_tools": ["g++", "Python.h"]})["missing_tools"]
+    with pytest.raises(InputError, match=r"missing_tools\W+the name of a program was expected"):
+        software_answers.look_of("n2", {**LOOK, "missing_tools": [tool]})
+
+
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 

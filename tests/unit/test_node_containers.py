@@ -385,6 +385,21 @@ def test_the_first_line_of_a_uid_counts_so_ours_is_first(tmp_path: Path, monkeyp
         entry.make_user("ubuntu", 1001, [])
 
 
+def test_what_a_node_keeps_to_itself_is_roots_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration of sshd has the variables of logins, among them what is secret."""
+    modes: dict[str, int] = {}
+    monkeypatch.setattr(entry, "write", lambda path, _text, mode: modes.update({path: mode}))
+    monkeypatch.setattr(entry, "lines_of", lambda _path: [])
+    monkeypatch.setattr(entry.os, "makedirs", lambda *_words, **_more: None)
+    monkeypatch.setattr(entry, "keep_sshd", lambda: 0)
+    for name in ("install", "make_home", "make_host_key", "name_itself"):
+        monkeypatch.setattr(entry, name, lambda *_words: None)
+    given = {"birth": "b", "user": "fleet", "uid": 1000, "gids": [], "port": 2222, "listen": [], "key": "k"}
+    assert entry.main(json.dumps({**given, "env": {"TOKEN": "s3cret"}})) == 0
+    assert modes[entry.CONFIG] == modes["/etc/shadow"] == 0o600
+    assert modes["/etc/sudoers.d/torchfleet_node"] == 0o440  # sudo reads no other
+
+
 @pytest.fixture
 def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Make `/data` a mount of this machine's folder; return who is made the owner of what."""
