@@ -245,6 +245,15 @@ def written(directory: Path, cells: list[Cell]) -> dict[str, Cell]:
     return results.stored(directory)
 
 
+def test_a_bench_writes_into_no_directory_of_others(tmp_path: Path) -> None:
+    place = results.directory_of(str(tmp_path), "b1")
+    (tmp_path / "one").mkdir()
+    with pytest.raises(InputError, match="exists, and no bench wrote it"):
+        results.directory_of(str(tmp_path), "one")
+    results.make_directory(place)
+    assert results.directory_of(str(tmp_path), "b1") == place and place.stat().st_mode & 0o077 == 0
+
+
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     """But what failed is, and what was measured on other nodes, and a file that is no cell."""
     cells = seed()

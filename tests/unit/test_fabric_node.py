@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import 
     nics,
     probe,
     probe_server,
+    rail_probe,
     rdma,
     unreached,
 )
@@ -273,6 +274,14 @@ def test_nobody_measures_out_of_turn(start: Start, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(probe_server, "TURN_SECONDS", 0.05)
     step = {**seen_by(start("n2", "n1")), "round": 7, "seconds": 0.02}
     assert probe.measure("n1", step)["error"] == "n2 was not ready"
+
+
+def test_nobody_waits_for_a_turn_as_long_as_a_peer_says(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rail_probe, "TURN_SECONDS", 0.05)
+    line, _hello = probe.greet("n1", "127.0.0.1", seen_by(start("n2", "n1")), 2.0)
+    with line.socket:
+        line.send(do="turn", round=7, seconds=3600)
+        assert line.receive() == {"go": False}
 
 
 def test_nobody_listens() -> None:
