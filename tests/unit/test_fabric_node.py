@@ -391,6 +391,13 @@ def test_a_way_that_takes_small_packets_only_is_told(start: Start, monkeypatch: 
     assert row["mtu"] is None
 
 
+def test_no_router_may_split_the_packets_of_a_test() -> None:
+    """Split, full ones would pass, and those of RDMA would be lost all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as one:
+        probe.Line(one)
+        assert one.getsockopt(socket.IPPROTO_IP, 10) == 2  # IP_MTU_DISCOVER: IP_PMTUDISC_DO (ip(7))
+
+
 def test_a_line_without_end_is_no_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())

@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action import host_keys
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import fingerprint
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import first_contact
@@ -141,3 +143,21 @@ def test_nobody_logs_in_to_a_host_whose_key_is_not_known(monkeypatch: pytest.Mon
     first, files = argv[: argv.index("-l")], [word for word in argv if "KnownHostsFile" in word]
     assert {"PreferredAuthentications=none", "BatchMode=yes", "ControlPath=none"} <= set(first)  # ssh takes the first
     assert "GlobalKnownHostsFile=/dev/null" in files and not [word for word in files if "/u/known" in word]
+
+
+def test_only_the_table_that_was_shown_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "known_hosts"
+    rows, shown = [row(file)], list[str]()
+    monkeypatch.setattr(first_contact, "unknown", lambda *_given: rows)
+    monkeypatch.setattr(host_keys, "display", SimpleNamespace(display=shown.append))
+    action = object.__new__(host_keys.ActionModule)
+    action._task = SimpleNamespace(check_mode=False)
+    monkeypatch.setattr(action, "contact", lambda *_given: None)
+    variables = {"ansible_play_hosts_all": ["n7"], "hostvars": {"n7": {}}}
+    with pytest.raises(InputError, match=f"the table above has {digest(rows)}: compare it"):
+        action.act({"replace": [], "accept": "0" * 32}, variables)
+    looked = action.act({"replace": [], "accept": ""}, variables)
+    assert looked["failed"] is True and f"accept={digest(rows)}" in looked["msg"]
+    assert fingerprint(KEY) in shown[-1] and not file.exists()
+    assert action.act({"replace": [], "accept": digest(rows)}, variables)["changed"] is True
+    assert known_keys(rows[0].place) == [KEY]

@@ -362,6 +362,24 @@ def test_no_line_of_a_host_file_is_of_a_nodes_making(seed: int) -> None:
         assert all(re.fullmatch(r"[0-9a-f.:]+( slots=|:)[0-9]+", line) for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("take", "row"),
+    [
+        (fabric_answers.reached_of, {"network": "10.0.0.0/24", "reason": "no route", "mtu": None}),
+        (fabric_answers.measured_of, {"network": "10.0.0.0/24", "error": "no route"}),
+        (
+            fabric_answers.rails_measured_of,
+            {"rail": "mlx5_0:1", "peer": "mlx5_0:1", "by": "rdma", "error": "lost", "code": "rdma-lost"},
+        ),
+    ],
+)
+def test_a_node_reports_on_nodes_of_the_cluster_alone(take: Any, row: dict[str, Any]) -> None:
+    """It is blamed by name whom a report is about."""
+    assert take("n1", [{**row, "node": "n2"}], NAMES)[0]["node"] == "n2"
+    with pytest.raises(InputError, match=r"node\W+one of n1, n2, n3 was expected"):
+        take("n1", [{**row, "node": "n9; rm -rf /"}], NAMES)
+
+
 LOOK = {
     "refusals": [],
     "ready": False,

@@ -91,11 +91,12 @@ def test_a_users_part_is_done_with_the_rights_of_that_user_alone() -> None:
     wanted = pwd.getpwnam(USER)
 
     def who() -> list[str]:
-        return [str((os.getresuid(), os.getresgid())), os.environ["HOME"]]
+        return [str((os.getresuid(), os.getresgid())), os.environ["HOME"], str(sorted(os.getgroups()))]
 
-    ids, home = as_user(USER, who)
+    ids, home, groups = as_user(USER, who)
     assert ids == str(((wanted.pw_uid,) * 3, (wanted.pw_gid,) * 3))
-    assert home == wanted.pw_dir or wanted.pw_uid == os.getuid()
+    own = str(sorted(os.getgrouplist(USER, wanted.pw_gid)))
+    assert (home, groups) == (wanted.pw_dir, own) or wanted.pw_uid == os.getuid()
 
 
 def test_a_directory_of_keys_that_others_can_open_is_closed(tmp_path: Path) -> None:
