@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import results
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import results, sweep
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.cells import (
     FAILED,
     IMPOSSIBLE,
@@ -131,6 +131,13 @@ class Nodes:
 
 def told(cases: list[Case]) -> list[tuple[str, str, str]]:
     return [(case.shape, case.way, case.code) for case in cases]
+
+
+def test_a_bench_has_no_more_cells_than_anyone_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "CELLS_MOST", 3)
+    assert len(Nodes().cases(bench_worlds="8,16", bench_sizes="1M", bench_rdma="off")) == 2
+    with pytest.raises(InputError, match=r"bench_sizes: got .?4 cells.?; at most 3 are allowed: ask for less"):
+        Nodes().cases(bench_worlds="8,16", bench_sizes="1M,2M", bench_rdma="off")
 
 
 def test_rdma_on_and_off_where_the_nodes_have_it() -> None:

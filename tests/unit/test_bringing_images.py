@@ -23,6 +23,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.image_build import (
     NOTHING,
+    build,
     read_archive,
     wanted_build,
 )
@@ -139,6 +140,20 @@ def test_a_controller_without_a_builder_says_so(project: Path) -> None:
         InputError, match=r"the controller has neither podman nor docker: install one, or build elsewhe"
     ):
         wanted_build("train:1", str(project / "project"), str(project / "a.tar"))
+
+
+def test_what_is_built_is_its_users_alone_and_is_not_written_again(project: Path) -> None:
+    ready = archive_of(project / "ready.tar", [{"Config": f"{SUM}.json", "RepoTags": ["localhost/train:1"]}])
+    (project / "bin/podman").write_text(
+        "#!/bin/sh\numask 022\ncase $1 in image) echo sha256:" + SUM + ";; save)\n"
+        f'while [ "$1" != --output ]; do shift; done; /bin/cp {ready} "$2"; esac\n'
+    )
+    (project / "bin/podman").chmod(0o755)
+    wanted = wanted_build("train:1", str(project / "project"), str(project / "out/a.tar"))
+    assert wanted and build(wanted) is True
+    assert (project / "out/a.tar").stat().st_mode & 0o777 == 0o600  # it may have secrets of the project
+    assert [path.name for path in (project / "out").iterdir()] == ["a.tar"]
+    assert build(wanted) is False
 
 
 @pytest.mark.parametrize("config", [f"{SUM}.json", f"blobs/sha256/{SUM}"])

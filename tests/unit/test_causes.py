@@ -383,6 +383,14 @@ def test_what_is_no_result_has_no_cause(run_dir: Path, text: bytes, monkeypatch:
     assert causes.explained_file(run_dir) is None
 
 
+def test_a_cause_needs_the_exit_status_that_its_entry_names() -> None:
+    """A program that prints of a missing command, and ends with something else, has another cause."""
+    text = "train.sh: 3: nvcc: not found\n"
+    match = by_text(book(), Ended(text, rc=127))
+    assert match and match.entry.id == "command-missing"
+    assert by_text(book(), Ended(text, rc=3)) is None
+
+
 def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:
     (run_dir / "ranks/0/stderr").write_text(GOT_OVER)
     (run_dir / "result.json").write_text("{}")

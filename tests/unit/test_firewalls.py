@@ -287,3 +287,10 @@ def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(manage.NotChanged, match="no-such-program: "):
         manage.run(Command(("no-such-program",)))
     assert manage.ask("no-such-program", ()) == ""
+
+
+def test_a_firewall_is_asked_with_the_programs_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PATH of a user, which sudo may keep, decides nothing, and no language changes what they print."""
+    monkeypatch.setenv("PATH", "/usr/bin:/home/me/bin")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert {f"PATH={manage.PATH}", "LC_ALL=C.UTF-8"} <= set(manage.run(Command(("/usr/bin/env",))).splitlines())

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ansible.playbook.play_context import PlayContext
+from ansible.plugins.loader import connection_loader
 
 from ansible_collections.torchfleet.cluster.plugins.action import host_keys
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import fingerprint
@@ -161,3 +163,22 @@ def test_only_the_table_that_was_shown_is_saved(tmp_path: Path, monkeypatch: pyt
     assert fingerprint(KEY) in shown[-1] and not file.exists()
     assert action.act({"replace": [], "accept": digest(rows)}, variables)["changed"] is True
     assert known_keys(rows[0].place) == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_asked"),
+    [
+        ({}, True),
+        ({"ansible_connection": "local"}, False),
+        ({"ansible_connection": "community.docker.docker"}, False),
+        ({"ansible_connection": "ansible.builtin.ssh", "ansible_host_key_checking": False}, False),
+        ({"ansible_ssh_host_key_checking": False}, False),
+    ],
+)
+def test_a_host_whose_key_nobody_looks_at_is_not_asked_for_it(variables: dict[str, object], is_asked: bool) -> None:
+    action = object.__new__(host_keys.ActionModule)
+    ssh = SimpleNamespace(get=lambda _name, *given: connection_loader.get("ssh", *given))
+    action._shared_loader_obj = SimpleNamespace(connection_loader=ssh)
+    action._play_context = PlayContext()
+    contact = action.contact("n7", {"ansible_host": "192.0.2.7", **variables})
+    assert (contact[1] if contact else None) == ("192.0.2.7" if is_asked else None)

@@ -149,6 +149,13 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
     printed([str(refusal.value)])
 
 
+@pytest.mark.parametrize("release", ["6.1; reboot", "6.1$(id)", "6.1 x", "6.1\n", "6" * 129])
+def test_a_kernel_that_stands_in_a_command_is_a_word(machine: dict[str, Any], release: str) -> None:
+    health = {**machine["gpu_health"], "next_kernel": {"release": release, "modules": []}}
+    with pytest.raises(InputError, match=r"next_kernel.release\W+the release of a kernel was expected"):
+        health_answers.facts_of("n2", {**machine, "gpu_health": health})
+
+
 def test_a_path_of_a_node_leads_nowhere_else(machine: dict[str, Any]) -> None:
     for path in ("/home/me/../../etc", "/..", "/home/me/$(id)", "/home/'me'", "home/me"):
         with pytest.raises(InputError, match=r"facts, home\.path"):

@@ -400,6 +400,17 @@ def test_what_a_node_keeps_to_itself_is_roots_alone(monkeypatch: pytest.MonkeyPa
     assert modes["/etc/sudoers.d/torchfleet_node"] == 0o440  # sudo reads no other
 
 
+def test_host_keys_that_an_image_brought_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    brought = ["ssh_host_rsa_key", "ssh_host_ed25519_key.pub", "sshd_config"]
+    monkeypatch.setattr(entry.os, "listdir", lambda path: brought if path == "/etc/ssh" else [])
+    monkeypatch.setattr(entry.os, "unlink", done.append)
+    monkeypatch.setattr(entry, "found", lambda name: name)
+    monkeypatch.setattr(entry.subprocess, "run", lambda argv, check: done.append(argv[-1] if check else ""))
+    entry.make_host_key()
+    assert done == ["/etc/ssh/ssh_host_rsa_key", "/etc/ssh/ssh_host_ed25519_key.pub", entry.HOST_KEY]
+
+
 @pytest.fixture
 def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Make `/data` a mount of this machine's folder; return who is made the owner of what."""

@@ -11,6 +11,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
+from ansible_collections.torchfleet.cluster.plugins.filter.storage_plan import storage_plan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._storage.shared import escaped, plan, refusal_of
 from tests.driver import REPO
 
@@ -35,6 +36,7 @@ def test_only_the_other_nodes_addresses_may_mount() -> None:
     options = "(rw,sync,root_squash,no_subtree_check)"
     assert lines == [f"/srv/torchfleet 10.0.0.{number}{options}" for number in (2, 3)]
     assert planned("n1", leaving=["n3"])["exports"].splitlines()[1:] == lines[:1]
+    assert storage_plan(OPTIONS, "n1", USERS, FILES, ["n3"]) == planned("n1", leaving=["n3"])
 
 
 def test_nodes_mount_over_nfs_and_the_server_binds() -> None:
