@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action import container_image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import images as on_node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import parse_container
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -382,3 +383,12 @@ def test_a_directory_that_may_not_be_written_to_is_removed(tmp_path: Path, mode:
     on_node.take_away(str(tmp_path / "image"))
     assert list(tmp_path.iterdir()) == [outside] and outside.stat().st_mode & 0o777 == 0o711
     on_node.take_away(str(tmp_path / "image"))  # another node was faster
+
+
+def test_an_engine_that_nobody_asked_a_node_for_is_not_used() -> None:
+    action = object.__new__(container_image.ActionModule)
+    action.node, action.given = "n1", {"sha256": SUM, "pull": False, "build": "", "archive": "/a.tar"}
+    seen = take("n1", "container_image", ANSWER, SEEN)
+    action.refuse(parse_container({"container_image": "train:1"}), seen)
+    with pytest.raises(InputError, match=r'answer of n1: got "podman"; no such engine was looked for'):
+        action.refuse(parse_container({"container_image": "train:1", "container_engine": "docker"}), seen)

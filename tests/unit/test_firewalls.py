@@ -294,3 +294,17 @@ def test_a_firewall_is_asked_with_the_programs_of_the_system(monkeypatch: pytest
     monkeypatch.setenv("PATH", "/usr/bin:/home/me/bin")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     assert {f"PATH={manage.PATH}", "LC_ALL=C.UTF-8"} <= set(manage.run(Command(("/usr/bin/env",))).splitlines())
+
+
+def test_a_unit_is_taken_out_before_its_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else systemd keeps a link to a unit that is no more, and cannot stop it."""
+    unit, did = boot.unit_of(OTHER), list[object]()
+    monkeypatch.setattr(manage, "ask", lambda program, words: str(did.append((program, *words)) or ""))
+    monkeypatch.setattr(manage, "run", lambda command: str(did.append(command.argv) or ""))
+    monkeypatch.setattr(boot, "write", lambda wanted, _there: did.append([*wanted]))
+    manage.keep(OTHER, {"/f": "x"}, {}, anew=False)
+    assert did == [("systemctl", "disable", "--now", unit), [], ("systemctl", "daemon-reload")]
+    did.clear()
+    manage.keep(OTHER, {}, {"/f": "x"}, anew=True)
+    add = [("systemctl", "daemon-reload"), ("systemctl", "enable", unit), ("systemctl", "restart", unit)]
+    assert did == [["/f"], *add]
