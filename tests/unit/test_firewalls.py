@@ -196,6 +196,15 @@ def test_firewalld_has_rules_in_every_zone_in_use_running_and_permanent() -> Non
     ]
 
 
+def test_firewalld_opens_for_the_new_before_it_closes_to_the_old() -> None:
+    """A job that runs meanwhile loses no connection, also if the second command fails."""
+    first, second = argv(Change([], [], firewalld.changes((), "public", ["old", "same"], ["same", "new"])))
+    assert (first, second) == (
+        "firewall-cmd --zone=public --add-rich-rule=new",
+        "firewall-cmd --zone=public --remove-rich-rule=old",
+    )
+
+
 def test_firewalld_rules_of_others_stay() -> None:
     change = firewalld.plan(RUNNING, KEPT, "public", [], OURS)
     assert change.after == [] and all("--remove-rich-rule=" in line for line in argv(change))

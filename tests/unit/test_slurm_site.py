@@ -243,13 +243,17 @@ def test_an_entry_that_cannot_begin_tells_the_controller(tmp_path: Path, trouble
     assert f"our files cannot be laid into {home if trouble == 'directory' else '/tmp'}: " in frame["detail"]
 
 
-def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "torchfleet-slurm-own"
     old, new, other = (tmp_path / name for name in ("torchfleet-slurm-old", "torchfleet-slurm-new", "torchfleet-abc"))
     for folder in (home, old, new, other):
         folder.mkdir()
         os.utime(folder, (time.time(), time.time() - (10 if folder == new else 5000)))
     (tmp_path / "torchfleet-slurm-link").symlink_to(other)
+    with monkeypatch.context() as patched:
+        patched.setattr(slurm_entry.os, "geteuid", lambda: os.getuid() + 1)
+        slurm_entry.sweep(str(home))
+    assert old.exists(), "it is another user's, also for root"
     slurm_entry.sweep(str(home))
     assert [folder.exists() for folder in (home, old, new, other)] == [True, False, True, True]
 
