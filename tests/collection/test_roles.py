@@ -199,6 +199,11 @@ def test_machines_are_rebooted_one_after_the_other_and_only_with_permission() ->
         assert refusal["when"] == f"__{role}_reason != '' and not {role}_allow_reboot | bool"
 
 
+def test_a_lab_installs_packages_with_permission_alone() -> None:
+    (refusal,) = [task for task in load(REPO / "roles/lab/tasks/preflight.yml") if "ansible.builtin.fail" in task]
+    assert refusal["when"] == "__lab_plan.packages | length > 0 and not lab_install | bool"
+
+
 def test_facts_are_read_as_facts() -> None:
     """`ansible_facts['...']`, not the loose variables of the same names."""
     paths = sorted((REPO / "roles").rglob("*.yml")) + PLAYBOOKS
