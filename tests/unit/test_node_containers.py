@@ -222,6 +222,7 @@ def test_an_image_that_never_answers_is_ended(
         engine.first_python(PODMAN, "img", [], "code")
     started, removed = (tmp_path / "asked").read_text().splitlines()
     assert removed == f"rm --force {started.split()[3]}"
+    assert "--network none" in started  # what an image does before it is known is nobody's traffic
 
 
 @pytest.mark.parametrize(
