@@ -379,6 +379,11 @@ def test_in_a_jobs_own_tree_what_was_shipped_stays(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(channel, "send", lambda frame: paths.append(frame.get("name", "")))
     send_artifacts(channel, job, order, MANY)  # type: ignore[arg-type]
     assert paths == ["artifacts/n1/config", "artifacts/n1/model.pt", ""]  # config was changed
+    (tmp_path / "jobs/one/src").rename(tmp_path / "elsewhere")
+    (tmp_path / "jobs/one/src").symlink_to(tmp_path / "elsewhere")
+    paths.clear()
+    send_artifacts(channel, job, order, MANY)  # type: ignore[arg-type]
+    assert paths == [""], "the program made a link of its folder: it may lead anywhere"
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,9 @@ def test_an_error_that_a_program_got_over_is_no_cause() -> None:
     assert by_text(book(), Ended(GOT_OVER + epochs, rc=1)) is None
     assert by_text(book(), Ended(GOT_OVER, rc=139, signal=11)) is None, "a traceback is not what SIGSEGV is of"
     assert by_text(book(), Ended(GOT_OVER, rc=139)) is None, "the same below a shell script"
+    cpp = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  CUDA out of memory\n"
+    assert by_text(book(), Ended(cpp, signal=6)), "an abort is"
+    assert by_text(book(), Ended(cpp, signal=9)) is None
     found = by_text(book(), Ended(GOT_OVER, rc=1))
     assert found and (found.entry.id, found.line) == ("module-missing", "ModuleNotFoundError: No module named 'apex'")
 

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.charts 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, differing, sentence
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import TAKEN_BYTES, Unreadable, read_json
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.lanes import ending
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import Html
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import Html, safe
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import fitting, report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run, spread
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.verdict import verdict_of
@@ -224,6 +224,10 @@ def poisoned(value: Any) -> Any:
     if isinstance(value, list):
         return [poisoned(item) for item in value]
     return value + HOSTILE if isinstance(value, str) else value
+
+
+def test_text_in_markup_does_nothing() -> None:
+    assert "<" not in safe(HOSTILE) and not re.search("[\x00\x1b\u202e]", safe(HOSTILE))
 
 
 def test_whatever_a_node_says_is_text(run_dir: Path) -> None:

@@ -17,7 +17,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks import clocks_until_now, note_clocks
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import arrivals
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import read_arrivals, read_clocks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import (
+    clock_of,
+    read_arrivals,
+    read_clocks,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import ToldSkew, measured, skew_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import (
     NOBODY,
@@ -349,3 +353,10 @@ def test_a_recorder_of_another_torch_is_no_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(arrivals_note, "entries", lambda: pytest.fail("it was read"))
     note.note()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_clock_of_a_node_shows_a_time_that_can_be() -> None:
+    sound = [[1e9, 0.5, 0.001], [1e9 + 60, 0.5, 0.002]]
+    assert clock_of(sound) is not None
+    for wrong in (1e12, -1e300, float("nan"), 10**9):
+        assert clock_of([[wrong, 0.5, 0.001], sound[1]]) is None

@@ -509,3 +509,11 @@ def test_a_head_without_srun(tmp_path: Path) -> None:
     done = subprocess.run([*words, "1", "1", "[]", "/opt/none/srun"], capture_output=True, text=True, check=False)
     assert done.returncode == slurm.NO_PROGRAM
     assert re.fullmatch(r"/opt/none/srun cannot be started: .*\n", done.stderr)
+
+
+def test_secrets_of_ranks_lie_on_no_node_once_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "files-secret").mkdir()
+    (tmp_path / "files-secret/TOKEN").write_text("hush-hush")
+    node = object.__new__(slurm_entry.SlurmEntry)
+    node.source = str(tmp_path / "files")
+    assert node.secrets() == {"TOKEN": "hush-hush"} and list(tmp_path.iterdir()) == []

@@ -189,6 +189,16 @@ def apply_root(files: dict[str, str], absent: list[str], dry_run: bool = False) 
     return apply("mine", {"user": ME.pw_name, "record": "", "steps": [step]}, dry_run)
 
 
+def test_nobody_but_root_can_hold_the_lock(system: Path) -> None:
+    with shared.alone(dry_run=False):
+        assert (system / "lock").stat().st_mode & 0o777 == 0o600
+    (system / "lock").unlink()
+    (system / "lock").symlink_to(system / "other")
+    with pytest.raises(OSError), shared.alone(dry_run=False):
+        pass
+    assert not (system / "other").exists()
+
+
 def test_a_drop_in_that_sshd_would_not_read_is_not_written(system: Path) -> None:
     """All would look well, and certificates be refused."""
     (system / "sshd_config").write_text("Port 22\n")
