@@ -13,6 +13,7 @@ import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -392,3 +393,13 @@ def test_an_engine_that_nobody_asked_a_node_for_is_not_used() -> None:
     action.refuse(parse_container({"container_image": "train:1"}), seen)
     with pytest.raises(InputError, match=r'answer of n1: got "podman"; no such engine was looked for'):
         action.refuse(parse_container({"container_image": "train:1", "container_engine": "docker"}), seen)
+
+
+def test_an_archive_on_a_node_is_its_users_alone() -> None:
+    action, task = object.__new__(container_image.ActionModule), SimpleNamespace(args={})
+    action._task = SimpleNamespace(copy=lambda: task)
+    action._connection = action._play_context = action._loader = action._templar = None
+    copy = SimpleNamespace(run=lambda task_vars: {"changed": True, **task_vars})
+    action._shared_loader_obj = SimpleNamespace(action_loader=SimpleNamespace(get=lambda _name, **_given: copy))
+    assert action.copy("/a.tar", "/h/.torchfleet/images/a.tar", {}) == {"changed": True}
+    assert task.args == {"src": "/a.tar", "dest": "/h/.torchfleet/images/a.tar", "mode": "0600"}

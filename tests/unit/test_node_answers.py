@@ -15,6 +15,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame, one_of
 from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
@@ -491,3 +492,9 @@ def test_every_module_that_runs_on_a_node_is_answered_for_here() -> None:
     actions = {path.stem for path in (plugins / "action").glob("[a-z]*.py")}
     modules = {path.stem for path in (plugins / "modules").glob("[a-z]*.py")}
     assert modules - actions == {"lab"}  # it runs on the controller
+
+
+def test_a_list_whose_odd_items_are_left_out_has_an_end_too() -> None:
+    assert node_answers.those(one_of("a"), 2)(["a", "b"]) == ["a"]
+    with pytest.raises(BadFrame):
+        node_answers.those(one_of("a"), 2)(["a", "b", "b"])
