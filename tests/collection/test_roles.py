@@ -180,6 +180,24 @@ def test_no_task_takes_a_short_cut() -> None:
     assert [line for path in [*TASK_FILES, *PLAYBOOKS] for line in short_cuts(path)] == []
 
 
+def test_machines_are_rebooted_one_after_the_other_and_only_with_permission() -> None:
+    """What reboots all nodes at once takes the whole cluster away, and a driver that does not come back with it."""
+    found = {path: load(path) for path in TASK_FILES if "ansible.builtin.reboot:" in path.read_text()}
+    assert {path.parts[-3] for path in found} == {"cuda", "rocm"}
+    for path, tasks in found.items():
+        role, names = path.parts[-3], [next(name for name in task if "." in name) for task in tasks]
+        at = names.index("ansible.builtin.reboot")
+        assert tasks[at]["throttle"] == 1
+        refusal = tasks[at - 1]
+        assert names[at - 1] == "ansible.builtin.fail"
+        assert refusal["when"] == f"__{role}_reason != '' and not {role}_allow_reboot | bool"
+
+
+def test_a_lab_installs_packages_with_permission_alone() -> None:
+    (refusal,) = [task for task in load(REPO / "roles/lab/tasks/preflight.yml") if "ansible.builtin.fail" in task]
+    assert refusal["when"] == "__lab_plan.packages | length > 0 and not lab_install | bool"
+
+
 def test_facts_are_read_as_facts() -> None:
     """`ansible_facts['...']`, not the loose variables of the same names."""
     paths = sorted((REPO / "roles").rglob("*.yml")) + PLAYBOOKS

@@ -94,6 +94,19 @@ def test_a_checkpoint_of_another_program_is_not_resumed_from(tmp_path: Path) -> 
     assert path.exists()
 
 
+def test_a_checkpoint_that_would_run_a_program_does_not(tmp_path: Path) -> None:
+    path, made = tmp_path / "x.pt", tmp_path / "made"
+    code = (
+        "import os, torch; from pathlib import Path; from _sealed import replace\n"
+        f"class Hostile:\n    def __reduce__(self): return os.mkdir, ({str(made)!r},)\n"
+        f"replace(Path({str(path)!r}), lambda stream: torch.save({{'model': Hostile()}}, stream))"
+    )
+    assert start("-c", code, PYTHONPATH=str(WORKLOADS)).returncode == 0
+    resume = ("--resume", "--checkpoint", path)
+    mistaken(start(WORKLOADS / "mnist.py", *resume), "x.pt is damaged or not a checkpoint")
+    assert not made.exists()
+
+
 def test_a_mistake_that_rank_0_sees_ends_every_rank(tmp_path: Path) -> None:
     """The others would wait for it in the next collective until the job is ended from outside."""
     (tmp_path / "x.pt").write_bytes(b"no checkpoint")

@@ -72,6 +72,14 @@ def test_a_published_address_that_a_node_does_not_have_is_not_let_in() -> None:
         assert "10.92.0.66" not in str(plan(NAMES, found, "", "auto"))
 
 
+def test_nodes_that_have_published_different_networks_have_none_in_common() -> None:
+    """Settled, each would let in itself alone."""
+    found = published()
+    files = found["n2"]["facts"]["files"]
+    files["fabric.json"] = files["fabric.json"].replace("10.92.0.", "10.91.0.")
+    assert chosen_admission(NAMES, found, "", "auto") == Admission({}, False)
+
+
 def test_what_the_user_asks_for_is_open_and_nothing_else() -> None:
     assert admission(NAMES, seen(), B, "auto") == for_all(SECOND, FIRST, False)
     with pytest.raises(InputError, match=r"10\.99\.0\.0/24"):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifact_border
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifacts as artifacts_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
     Border,
@@ -378,6 +379,11 @@ def test_in_a_jobs_own_tree_what_was_shipped_stays(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(channel, "send", lambda frame: paths.append(frame.get("name", "")))
     send_artifacts(channel, job, order, MANY)  # type: ignore[arg-type]
     assert paths == ["artifacts/n1/config", "artifacts/n1/model.pt", ""]  # config was changed
+    (tmp_path / "jobs/one/src").rename(tmp_path / "elsewhere")
+    (tmp_path / "jobs/one/src").symlink_to(tmp_path / "elsewhere")
+    paths.clear()
+    send_artifacts(channel, job, order, MANY)  # type: ignore[arg-type]
+    assert paths == [""], "the program made a link of its folder: it may lead anywhere"
 
 
 @pytest.mark.parametrize(
@@ -462,6 +468,28 @@ def test_what_comes_is_bounded_and_listed() -> None:
         border.end("n1", [row])
     with pytest.raises(ValueError, match="behind"):
         border.check("artifacts/n1/b", True, 0)
+
+
+def test_a_file_is_read_through_no_link_whoever_puts_one_there_meanwhile(tmp_path: Path) -> None:
+    root, other = tmp_path / "work", tmp_path / "other"
+    for place in (root, other):
+        place.mkdir()
+    (other / "key").write_text("secret")
+    (root / "sub").symlink_to(other)
+    (root / "key").symlink_to(other / "key")
+    os.mkfifo(root / "pipe")
+    for path in ("sub/key", "key", "pipe", "sub"):
+        with pytest.raises(OSError):
+            artifacts_module.open_below(str(root), path)
+
+
+def test_a_head_cannot_name_hosts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact_border, "HOSTS_MOST", 2)
+    border = Border(None, MANY)
+    for host in ("n1", "n2"):
+        border.end(host, [])
+    with pytest.raises(ValueError, match="too many hosts"):
+        border.end("n3", [])
 
 
 def test_a_file_that_is_not_what_was_sent_is_told() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible.errors import AnsibleFilterError
 
 from ansible_collections.torchfleet.cluster.plugins.filter.cluster_nodes import FilterModule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
@@ -56,6 +57,11 @@ def test_a_node_that_is_shut_out_is_not_asked() -> None:
             away.asked(GROUPS, nodes, [], "true")
     with pytest.raises(InputError, match="shut_out: got "):
         away.asked(GROUPS, "n3", [], "perhaps")
+
+
+def test_what_cannot_be_asked_for_ends_the_play() -> None:
+    with pytest.raises(AnsibleFilterError, match="shut_out: got "):
+        FILTERS["removed_nodes"](GROUPS, "n3", [], "perhaps")
 
 
 def test_a_task_asks_its_host() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import results
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import results, sweep
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench.cells import (
     FAILED,
     IMPOSSIBLE,
@@ -133,6 +133,13 @@ def told(cases: list[Case]) -> list[tuple[str, str, str]]:
     return [(case.shape, case.way, case.code) for case in cases]
 
 
+def test_a_bench_has_no_more_cells_than_anyone_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "CELLS_MOST", 3)
+    assert len(Nodes().cases(bench_worlds="8,16", bench_sizes="1M", bench_rdma="off")) == 2
+    with pytest.raises(InputError, match=r"bench_sizes: got .?4 cells.?; at most 3 are allowed: ask for less"):
+        Nodes().cases(bench_worlds="8,16", bench_sizes="1M,2M", bench_rdma="off")
+
+
 def test_rdma_on_and_off_where_the_nodes_have_it() -> None:
     """Within a node there is one case: the network carries nothing of it."""
     cases = Nodes(**GPUS).cases(bench_worlds="8,16,2x8", bench_rdma="both")
@@ -243,6 +250,15 @@ def written(directory: Path, cells: list[Cell]) -> dict[str, Cell]:
     for cell in cells:
         results.store(directory, cell)
     return results.stored(directory)
+
+
+def test_a_bench_writes_into_no_directory_of_others(tmp_path: Path) -> None:
+    place = results.directory_of(str(tmp_path), "b1")
+    (tmp_path / "one").mkdir()
+    with pytest.raises(InputError, match="exists, and no bench wrote it"):
+        results.directory_of(str(tmp_path), "one")
+    results.make_directory(place)
+    assert results.directory_of(str(tmp_path), "b1") == place and place.stat().st_mode & 0o077 == 0
 
 
 def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ import select
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.bounded_program import Exceeded, run
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.bounded_program import (
+    ERROR_BYTES,
+    Exceeded,
+    run,
+)
 
 
 @pytest.mark.parametrize(("more", "exceeded"), [("wait", Exceeded.TIME), ("cat /dev/zero", Exceeded.SIZE)])
@@ -25,3 +29,8 @@ def test_what_a_killed_program_started_ends_with_it(more: str, exceeded: Exceede
     os.close(held)
     assert done.exceeded is exceeded
     assert ended == [held]
+
+
+def test_of_endless_errors_the_first_part_is_kept() -> None:
+    done = run(["sh", "-c", "head -c 4000000 /dev/zero >&2"], b"", 60.0, 1 << 20)
+    assert (done.status, done.exceeded, len(done.stderr)) == (0, Exceeded.NONE, ERROR_BYTES)

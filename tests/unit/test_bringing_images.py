@@ -13,16 +13,19 @@ import random
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.action import container_image
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import images as on_node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import parse_container
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.image_build import (
     NOTHING,
+    build,
     read_archive,
     wanted_build,
 )
@@ -139,6 +142,20 @@ def test_a_controller_without_a_builder_says_so(project: Path) -> None:
         InputError, match=r"the controller has neither podman nor docker: install one, or build elsewhe"
     ):
         wanted_build("train:1", str(project / "project"), str(project / "a.tar"))
+
+
+def test_what_is_built_is_its_users_alone_and_is_not_written_again(project: Path) -> None:
+    ready = archive_of(project / "ready.tar", [{"Config": f"{SUM}.json", "RepoTags": ["localhost/train:1"]}])
+    (project / "bin/podman").write_text(
+        "#!/bin/sh\numask 022\ncase $1 in image) echo sha256:" + SUM + ";; save)\n"
+        f'while [ "$1" != --output ]; do shift; done; /bin/cp {ready} "$2"; esac\n'
+    )
+    (project / "bin/podman").chmod(0o755)
+    wanted = wanted_build("train:1", str(project / "project"), str(project / "out/a.tar"))
+    assert wanted and build(wanted) is True
+    assert (project / "out/a.tar").stat().st_mode & 0o777 == 0o600  # it may have secrets of the project
+    assert [path.name for path in (project / "out").iterdir()] == ["a.tar"]
+    assert build(wanted) is False
 
 
 @pytest.mark.parametrize("config", [f"{SUM}.json", f"blobs/sha256/{SUM}"])
@@ -367,3 +384,22 @@ def test_a_directory_that_may_not_be_written_to_is_removed(tmp_path: Path, mode:
     on_node.take_away(str(tmp_path / "image"))
     assert list(tmp_path.iterdir()) == [outside] and outside.stat().st_mode & 0o777 == 0o711
     on_node.take_away(str(tmp_path / "image"))  # another node was faster
+
+
+def test_an_engine_that_nobody_asked_a_node_for_is_not_used() -> None:
+    action = object.__new__(container_image.ActionModule)
+    action.node, action.given = "n1", {"sha256": SUM, "pull": False, "build": "", "archive": "/a.tar"}
+    seen = take("n1", "container_image", ANSWER, SEEN)
+    action.refuse(parse_container({"container_image": "train:1"}), seen)
+    with pytest.raises(InputError, match=r'answer of n1: got "podman"; no such engine was looked for'):
+        action.refuse(parse_container({"container_image": "train:1", "container_engine": "docker"}), seen)
+
+
+def test_an_archive_on_a_node_is_its_users_alone() -> None:
+    action, task = object.__new__(container_image.ActionModule), SimpleNamespace(args={})
+    action._task = SimpleNamespace(copy=lambda: task)
+    action._connection = action._play_context = action._loader = action._templar = None
+    copy = SimpleNamespace(run=lambda task_vars: {"changed": True, **task_vars})
+    action._shared_loader_obj = SimpleNamespace(action_loader=SimpleNamespace(get=lambda _name, **_given: copy))
+    assert action.copy("/a.tar", "/h/.torchfleet/images/a.tar", {}) == {"changed": True}
+    assert task.args == {"src": "/a.tar", "dest": "/h/.torchfleet/images/a.tar", "mode": "0600"}

@@ -183,6 +183,9 @@ def test_an_error_that_a_program_got_over_is_no_cause() -> None:
     assert by_text(book(), Ended(GOT_OVER + epochs, rc=1)) is None
     assert by_text(book(), Ended(GOT_OVER, rc=139, signal=11)) is None, "a traceback is not what SIGSEGV is of"
     assert by_text(book(), Ended(GOT_OVER, rc=139)) is None, "the same below a shell script"
+    cpp = "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  CUDA out of memory\n"
+    assert by_text(book(), Ended(cpp, signal=6)), "an abort is"
+    assert by_text(book(), Ended(cpp, signal=9)) is None
     found = by_text(book(), Ended(GOT_OVER, rc=1))
     assert found and (found.entry.id, found.line) == ("module-missing", "ModuleNotFoundError: No module named 'apex'")
 
@@ -376,6 +379,14 @@ def test_what_is_no_result_has_no_cause(run_dir: Path, text: bytes, monkeypatch:
     monkeypatch.setattr(json, "loads", small)
     (run_dir / "result.json").write_bytes(text)
     assert causes.explained_file(run_dir) is None
+
+
+def test_a_cause_needs_the_exit_status_that_its_entry_names() -> None:
+    """A program that prints of a missing command, and ends with something else, has another cause."""
+    text = "train.sh: 3: nvcc: not found\n"
+    match = by_text(book(), Ended(text, rc=127))
+    assert match and match.entry.id == "command-missing"
+    assert by_text(book(), Ended(text, rc=3)) is None
 
 
 def test_the_last_line_ends_with_the_id_and_the_mend(run_dir: Path) -> None:

@@ -108,6 +108,21 @@ def test_without_boto3_it_says_what_to_install(state: str, tmp_path: Path, monke
         action.act(values_of("ec2_cluster", args, documented("ec2_cluster")), {})
 
 
+def test_a_cluster_in_another_region_is_not_said_to_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be billed on unseen."""
+    region = SimpleNamespace(region="eu-central-1", stack=lambda _name: None, instances=lambda _name: [])
+    rows = [SimpleNamespace(cluster="demo", is_cluster=True, region="us-west-2")]
+    monkeypatch.setattr(region, "place", lambda: "1/eu-central-1", raising=False)
+    monkeypatch.setattr(ec2_cluster, "Aws", lambda _region: region)
+    monkeypatch.setattr(ec2_cluster.lifecycle, "absent", lambda *_given: pytest.fail("nothing is removed here"))
+    action = object.__new__(ec2_cluster.ActionModule)
+    monkeypatch.setattr(action, "look", lambda _region: (rows, []))
+    args = {"cluster_name": "demo", "cluster_state": "absent", "cluster_directory": str(tmp_path)}
+    action._task = SimpleNamespace(args=args, check_mode=True, diff=False)
+    told = action.act(values_of("ec2_cluster", args, documented("ec2_cluster")), {})
+    assert told["failed"] is True and "cluster demo is not in eu-central-1 but in us-west-2; type: " in told["msg"]
+
+
 @pytest.mark.parametrize("said", [b"welcome to this image\n{}", b"[]", b'{"key": 7}', b"\xff" * 70000, b"[" * 60000])
 def test_what_is_no_answer_of_ours_is_quoted(said: bytes) -> None:
     with pytest.raises(CloudError, match="n1 did not answer with a line of JSON but") as caught:

@@ -34,6 +34,14 @@ def job(machine: Path, runs: bool) -> None:
     link.symlink_to("/home/fleet/.torchfleet/jobs/20261126-1/lock" if runs else "/dev/null")
 
 
+def test_a_lock_of_something_else_is_no_job(machine: Path) -> None:
+    """The one of a package manager, which a service may hold for ever: the machine would be billed on."""
+    job(machine, runs=False)
+    for number, lock in enumerate(("/var/lib/dpkg/lock", "/home/fleet/.torchfleet/jobs/1/lock.old"), 6):
+        (machine / f"proc/77/fd/{number}").symlink_to(lock)
+    assert lease.is_over(UNTIL + HOUR)
+
+
 @pytest.mark.parametrize(("after", "over"), [(-HOUR, False), (-1.0, False), (0.0, True), (HOUR, True)])
 def test_an_idle_machine_ends_when_its_lease_is_over(machine: Path, after: float, over: bool) -> None:
     assert lease.is_over(UNTIL + after) is over

@@ -566,6 +566,8 @@ def test_a_cluster_of_another_user_of_the_account_is_not_deleted(here: Controlle
     here.region.running.clear()  # its lease is over: it would be made anew
     with pytest.raises(CloudError, match="demo is of alice"):
         other.present()
+    with pytest.raises(CloudError, match="demo is of alice"):
+        other.absent(owner="carol")
     assert left_alone(here)
     assert other.absent(owner="alice").changed and here.region.stacks == {}
 

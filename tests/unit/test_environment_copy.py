@@ -204,6 +204,20 @@ def test_a_receiver_cannot_hold_the_sender_up(
     assert re.search(says, environment_copy.send_to(transfer, "n1"))
 
 
+def test_what_the_sender_could_not_read_whole_is_not_left_as_finished(
+    host: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "asked"
+    host(
+        f"with open({str(log)!r}, 'a') as log: print(*sys.argv[1:], file=log)\n"
+        "if 'rm' in sys.argv[-1].split(): sys.exit()\n"
+        f'{SENDS}sys.stdin.buffer.read(); print(\'{{"error": ""}}\')'
+    )
+    monkeypatch.setattr(environment_copy, "tar_of", lambda _transfer: ["sh", "-c", "echo a part; exit 2"])
+    assert "tar ended with status 2" in environment_copy.send_to(replace(EVERYONE, receipt={}), "n1")
+    assert log.read_text().splitlines()[-1].endswith(f"n1 rm --force /x/{environment.RECEIPT}")
+
+
 @pytest.mark.parametrize("program", [TALKS.format("stdout"), TALKS.format("stderr"), "time.sleep(600)"])
 def test_nor_can_a_host_that_is_to_send_it_on(
     program: str, host: Callable[[str], None], monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric import 
     nics,
     probe,
     probe_server,
+    rail_probe,
     rdma,
     unreached,
 )
@@ -275,6 +276,14 @@ def test_nobody_measures_out_of_turn(start: Start, monkeypatch: pytest.MonkeyPat
     assert probe.measure("n1", step)["error"] == "n2 was not ready"
 
 
+def test_nobody_waits_for_a_turn_as_long_as_a_peer_says(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rail_probe, "TURN_SECONDS", 0.05)
+    line, _hello = probe.greet("n1", "127.0.0.1", seen_by(start("n2", "n1")), 2.0)
+    with line.socket:
+        line.send(do="turn", round=7, seconds=3600)
+        assert line.receive() == {"go": False}
+
+
 def test_nobody_listens() -> None:
     """Reproduced before: the kernel was asked for ICMP's reason all the time that the connection was given."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -382,6 +391,13 @@ def test_a_way_that_takes_small_packets_only_is_told(start: Start, monkeypatch: 
     assert row["mtu"] is None
 
 
+def test_no_router_may_split_the_packets_of_a_test() -> None:
+    """Split, full ones would pass, and those of RDMA would be lost all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as one:
+        probe.Line(one)
+        assert one.getsockopt(socket.IPPROTO_IP, 10) == 2  # IP_MTU_DISCOVER: IP_PMTUDISC_DO (ip(7))
+
+
 def test_a_line_without_end_is_no_message() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
@@ -393,6 +409,16 @@ def test_a_line_without_end_is_no_message() -> None:
             probe.Line(other).receive()
         probe.discard(other)
         sending.join(20)
+
+
+def test_an_agent_keeps_no_more_for_a_peer_than_a_test_sends(start: Start) -> None:
+    """A node in the hands of an attacker would fill the memory of the others."""
+    agent = start("n2", "n1")
+    line, _hello = probe.greet("n1", "127.0.0.1", seen_by(agent), 2.0)
+    with line.socket:
+        line.send(do="echo", size=1 << 40)
+        with pytest.raises(EOFError):
+            line.exactly(1)
 
 
 def test_an_agent_that_nobody_visits_ends_by_itself() -> None:

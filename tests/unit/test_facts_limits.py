@@ -18,9 +18,12 @@ from tests.unit.file_tree import tree
     [
         ("0::/user.slice/session\n", {"user.slice__memory.max": "1000000"}, 1000000),
         ("0::/a/b\n", {"a__b__memory.max": "max", "a__memory.max": "3000", "memory.max": "5000"}, 3000),
+        ("0::/a/b\n", {"a__b__memory.max": "9000", "a__memory.max": "3000", "memory.max": "5000"}, 3000),
+        ("0::/a/b\n", {"a__b__memory.max": "max", "memory.max": "5000"}, 5000),  # systemd in a container
         ("0::/\n", {"memory.max": "77"}, 77),
         ("0::/a\n", {"a__memory.max": "max"}, None),
         ("5:memory:/job\n0::/x\n", {"memory__job__memory.limit_in_bytes": "4096"}, 4096),
+        ("5:memory:/docker/1a2b\n", {"memory__memory.limit_in_bytes": "4096"}, 4096),  # told as the machine has it
         ("5:memory:/\n", {"memory__memory.limit_in_bytes": "9223372036854771712"}, None),
         ("5:cpu:/\n", {}, None),
         ("", {}, None),

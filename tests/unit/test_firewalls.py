@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,15 @@ def test_firewalld_has_rules_in_every_zone_in_use_running_and_permanent() -> Non
     ]
 
 
+def test_firewalld_opens_for_the_new_before_it_closes_to_the_old() -> None:
+    """A job that runs meanwhile loses no connection, also if the second command fails."""
+    first, second = argv(Change([], [], firewalld.changes((), "public", ["old", "same"], ["same", "new"])))
+    assert (first, second) == (
+        "firewall-cmd --zone=public --add-rich-rule=new",
+        "firewall-cmd --zone=public --remove-rich-rule=old",
+    )
+
+
 def test_firewalld_rules_of_others_stay() -> None:
     change = firewalld.plan(RUNNING, KEPT, "public", [], OURS)
     assert change.after == [] and all("--remove-rich-rule=" in line for line in argv(change))
@@ -220,6 +230,7 @@ def test_rules_come_back_after_a_boot(tmp_path: Path, monkeypatch: pytest.Monkey
     wanted = boot.files(OTHER, {"nft": "insert rule x\n"}, {"nft": "/usr/sbin/nft"})
     boot.write(wanted, {})
     assert boot.present(OTHER) == wanted
+    assert {os.stat(path).st_mode & 0o777 for path in wanted} == {0o600}  # whom it lets in is root's to know
     unit = (tmp_path / "units/torchfleet-firewall-other.service").read_text()
     assert f"ExecStart=/usr/sbin/nft -f {tmp_path}/etc/torchfleet/firewall/other.nft" in unit.splitlines()
     boot.write({}, wanted)
@@ -285,3 +296,24 @@ def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(manage.NotChanged, match="no-such-program: "):
         manage.run(Command(("no-such-program",)))
     assert manage.ask("no-such-program", ()) == ""
+
+
+def test_a_firewall_is_asked_with_the_programs_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PATH of a user, which sudo may keep, decides nothing, and no language changes what they print."""
+    monkeypatch.setenv("PATH", "/usr/bin:/home/me/bin")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert {f"PATH={manage.PATH}", "LC_ALL=C.UTF-8"} <= set(manage.run(Command(("/usr/bin/env",))).splitlines())
+
+
+def test_a_unit_is_taken_out_before_its_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else systemd keeps a link to a unit that is no more, and cannot stop it."""
+    unit, did = boot.unit_of(OTHER), list[object]()
+    monkeypatch.setattr(manage, "ask", lambda program, words: str(did.append((program, *words)) or ""))
+    monkeypatch.setattr(manage, "run", lambda command: str(did.append(command.argv) or ""))
+    monkeypatch.setattr(boot, "write", lambda wanted, _there: did.append([*wanted]))
+    manage.keep(OTHER, {"/f": "x"}, {}, anew=False)
+    assert did == [("systemctl", "disable", "--now", unit), [], ("systemctl", "daemon-reload")]
+    did.clear()
+    manage.keep(OTHER, {}, {"/f": "x"}, anew=True)
+    add = [("systemctl", "daemon-reload"), ("systemctl", "enable", unit), ("systemctl", "restart", unit)]
+    assert did == [["/f"], *add]

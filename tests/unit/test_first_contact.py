@@ -7,9 +7,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from ansible.playbook.play_context import PlayContext
+from ansible.plugins.loader import connection_loader
 
+from ansible_collections.torchfleet.cluster.plugins.action import host_keys
 from ansible_collections.torchfleet.cluster.plugins.module_utils._ssh.keys import fingerprint
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._ssh import first_contact
@@ -130,3 +134,51 @@ def test_a_name_with_capitals_is_found_where_ssh_writes_small_letters(monkeypatc
 
     monkeypatch.setattr(first_contact, "said", ssh)
     assert first_contact.shown_key(["ssh"], "192.0.2.7", Place("Node7", ("/u/known",))) == KEY
+
+
+def test_nobody_logs_in_to_a_host_whose_key_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be another machine: it is shown no key of the user's, and nothing is written but a file of our own."""
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(first_contact, "said", lambda argv: asked.append(argv) or "")
+    assert first_contact.shown_key(["ssh", "-l", "me"], "192.0.2.7", Place("node7", ("/u/known",))) == ""
+    (argv,) = asked
+    first, files = argv[: argv.index("-l")], [word for word in argv if "KnownHostsFile" in word]
+    assert {"PreferredAuthentications=none", "BatchMode=yes", "ControlPath=none"} <= set(first)  # ssh takes the first
+    assert "GlobalKnownHostsFile=/dev/null" in files and not [word for word in files if "/u/known" in word]
+
+
+def test_only_the_table_that_was_shown_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "known_hosts"
+    rows, shown = [row(file)], list[str]()
+    monkeypatch.setattr(first_contact, "unknown", lambda *_given: rows)
+    monkeypatch.setattr(host_keys, "display", SimpleNamespace(display=shown.append))
+    action = object.__new__(host_keys.ActionModule)
+    action._task = SimpleNamespace(check_mode=False)
+    monkeypatch.setattr(action, "contact", lambda *_given: None)
+    variables = {"ansible_play_hosts_all": ["n7"], "hostvars": {"n7": {}}}
+    with pytest.raises(InputError, match=f"the table above has {digest(rows)}: compare it"):
+        action.act({"replace": [], "accept": "0" * 32}, variables)
+    looked = action.act({"replace": [], "accept": ""}, variables)
+    assert looked["failed"] is True and f"accept={digest(rows)}" in looked["msg"]
+    assert fingerprint(KEY) in shown[-1] and not file.exists()
+    assert action.act({"replace": [], "accept": digest(rows)}, variables)["changed"] is True
+    assert known_keys(rows[0].place) == [KEY]
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_asked"),
+    [
+        ({}, True),
+        ({"ansible_connection": "local"}, False),
+        ({"ansible_connection": "community.docker.docker"}, False),
+        ({"ansible_connection": "ansible.builtin.ssh", "ansible_host_key_checking": False}, False),
+        ({"ansible_ssh_host_key_checking": False}, False),
+    ],
+)
+def test_a_host_whose_key_nobody_looks_at_is_not_asked_for_it(variables: dict[str, object], is_asked: bool) -> None:
+    action = object.__new__(host_keys.ActionModule)
+    ssh = SimpleNamespace(get=lambda _name, *given: connection_loader.get("ssh", *given))
+    action._shared_loader_obj = SimpleNamespace(connection_loader=ssh)
+    action._play_context = PlayContext()
+    contact = action.contact("n7", {"ansible_host": "192.0.2.7", **variables})
+    assert (contact[1] if contact else None) == ("192.0.2.7" if is_asked else None)

@@ -402,6 +402,10 @@ def test_a_run_directory_is_one_that_this_controller_made(tmp_path: Path, monkey
     with monkeypatch.context() as another, pytest.raises(InputError, match="no plan"):
         another.setattr(os, "getuid", lambda: 12345)  # another user of the controller laid it there, for the head
         run_directory.noted_run("one", str(run_dir))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "one").symlink_to(run_dir)
+    with pytest.raises(InputError, match="no plan"):  # who made the link may lead it elsewhere
+        run_directory.noted_run("one", str(tmp_path / "linked" / "one"))
     (run_dir / "plan.json").unlink()
     os.mkfifo(run_dir / "plan.json")
     with pytest.raises(InputError, match="no plan"):  # without waiting for a writer

@@ -26,7 +26,15 @@ def test_rows_of_nvidia_smi() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", 'Field "fabric.state" is not a valid field to query.', "No devices were found"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        'Field "fabric.state" is not a valid field to query.',
+        "No devices were found",
+        "No, not, a, row",
+    ],
+)
 def test_other_output_has_no_rows(text: str) -> None:
     assert gpu_health.rows_of(text, 4) == []
 

@@ -41,6 +41,7 @@ def test_sound_gpus_have_no_findings() -> None:
         ({"gpus": [], "usable": 0}, 8, "TF-GPU-MISSING", "0 of 8"),
         ({"usable": 1}, None, "TF-GPU-UNUSABLE", "1 of 2 (nvidia)"),
         ({"nvidia": [SOUND | {"ecc_errors": 3}]}, None, "TF-GPU-ECC", "0000:18:00.0: 3 uncorrected"),
+        ({"nvidia": [SOUND | {"ecc_errors": 1}]}, None, "TF-GPU-ECC", "0000:18:00.0: 1 uncorrected"),
         ({"nvidia": [SOUND | {"fabric": "In Progress"}]}, None, "TF-GPU-FABRIC", "0000:18:00.0: In Progress"),
         ({"xids": [LOST]}, None, "TF-GPU-XID", "0000:3b:00.0: XID 79, fell off the bus"),
         ({"modules": []}, None, "TF-GPU-NEXT-KERNEL", f"{RELEASE} has no module nvidia"),

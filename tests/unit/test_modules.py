@@ -133,6 +133,20 @@ def test_ports_that_no_agent_can_have_are_refused(run: Run, ports: str) -> None:
     assert run("fabric_probe", state="listen", name="n1", expected=["n2"], ports=ports)["msg"] == told
 
 
+def test_the_token_of_an_agent_is_not_logged() -> None:
+    """Who has it may ask that agent, and Ansible writes the options of a module into the journal of the node."""
+    assert module("fabric_probe").PEER["token"]["no_log"] is True
+
+
+def test_a_node_without_others_listens_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, started = module("fabric_probe"), list[object]()
+    monkeypatch.setattr(probe, "survey", lambda *_given: {})
+    monkeypatch.setattr(probe.probe_server, "start", lambda *given: started.append(given[-1]) or {"port": 1})
+    given = {"name": "n1", "ports": "", "seconds": 1.0, "home": "", "sysfs_root": "", "constraints": {}}
+    assert probe.listen({**given, "expected": ["n1"]})["agent"] == {} and started == []
+    assert probe.listen({**given, "expected": ["n1", "n2"]})["agent"] == {"port": 1} and started == [["n2"]]
+
+
 @pytest.mark.parametrize(
     ("changed", "role", "lacks"),
     [

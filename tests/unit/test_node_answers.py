@@ -16,6 +16,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame, one_of
 from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step
@@ -148,6 +149,13 @@ def test_the_refusal_names_the_node_and_the_field(machine: dict[str, Any], chang
         health_answers.facts_of("n2", {**machine, **change})
     assert str(refusal.value).startswith(f'answer of n2: got "{where}"')
     printed([str(refusal.value)])
+
+
+@pytest.mark.parametrize("release", ["6.1; reboot", "6.1$(id)", "6.1 x", "6.1\n", "6" * 129])
+def test_a_kernel_that_stands_in_a_command_is_a_word(machine: dict[str, Any], release: str) -> None:
+    health = {**machine["gpu_health"], "next_kernel": {"release": release, "modules": []}}
+    with pytest.raises(InputError, match=r"next_kernel.release\W+the release of a kernel was expected"):
+        health_answers.facts_of("n2", {**machine, "gpu_health": health})
 
 
 def test_a_path_of_a_node_leads_nowhere_else(machine: dict[str, Any]) -> None:
@@ -369,6 +377,24 @@ def test_no_line_of_a_host_file_is_of_a_nodes_making(seed: int) -> None:
         assert all(re.fullmatch(r"[0-9a-f.:]+( slots=|:)[0-9]+", line) for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("take", "row"),
+    [
+        (fabric_answers.reached_of, {"network": "10.0.0.0/24", "reason": "no route", "mtu": None}),
+        (fabric_answers.measured_of, {"network": "10.0.0.0/24", "error": "no route"}),
+        (
+            fabric_answers.rails_measured_of,
+            {"rail": "mlx5_0:1", "peer": "mlx5_0:1", "by": "rdma", "error": "lost", "code": "rdma-lost"},
+        ),
+    ],
+)
+def test_a_node_reports_on_nodes_of_the_cluster_alone(take: Any, row: dict[str, Any]) -> None:
+    """It is blamed by name whom a report is about."""
+    assert take("n1", [{**row, "node": "n2"}], NAMES)[0]["node"] == "n2"
+    with pytest.raises(InputError, match=r"node\W+one of n1, n2, n3 was expected"):
+        take("n1", [{**row, "node": "n9; rm -rf /"}], NAMES)
+
+
 LOOK = {
     "refusals": [],
     "ready": False,
@@ -413,6 +439,14 @@ def test_a_version_of_the_c_library_is_one(libc: str) -> None:
     """Reproduced before: the controller made an option of pip for each version below it, until its memory was full."""
     with pytest.raises(InputError, match=r"libc\W+the version of glibc was expected"):
         software_answers.look_of("n2", {**LOOK, "libc": libc})
+
+
+@pytest.mark.parametrize("tool", ["g++\x1b[2J", "g++ and more", "", "x" * 65])
+def test_a_program_that_is_missing_has_the_name_of_one(tool: str) -> None:
+    """It stands in what people are told to type as root."""
+    assert software_answers.look_of("n2", {**LOOK, "missing_tools": ["g++", "Python.h"]})["missing_tools"]
+    with pytest.raises(InputError, match=r"missing_tools\W+the name of a program was expected"):
+        software_answers.look_of("n2", {**LOOK, "missing_tools": [tool]})
 
 
 # --- verify -----------------------------------------------------------------------------------------------------------
@@ -465,3 +499,9 @@ def test_every_module_that_runs_on_a_node_is_answered_for_here() -> None:
     actions = {path.stem for path in (plugins / "action").glob("[a-z]*.py")}
     modules = {path.stem for path in (plugins / "modules").glob("[a-z]*.py")}
     assert modules - actions == {"lab"}  # it runs on the controller
+
+
+def test_a_list_whose_odd_items_are_left_out_has_an_end_too() -> None:
+    assert node_answers.those(one_of("a"), 2)(["a", "b"]) == ["a"]
+    with pytest.raises(BadFrame):
+        node_answers.those(one_of("a"), 2)(["a", "b", "b"])

@@ -222,6 +222,7 @@ def test_an_image_that_never_answers_is_ended(
         engine.first_python(PODMAN, "img", [], "code")
     started, removed = (tmp_path / "asked").read_text().splitlines()
     assert removed == f"rm --force {started.split()[3]}"
+    assert "--network none" in started  # what an image does before it is known is nobody's traffic
 
 
 @pytest.mark.parametrize(
@@ -383,6 +384,32 @@ def test_the_first_line_of_a_uid_counts_so_ours_is_first(tmp_path: Path, monkeyp
     assert written["/etc/shadow"].splitlines()[-1].startswith("fleet:*:")
     with pytest.raises(entry.Unfit, match="the image has a user ubuntu with uid 1000: give that node_container_uid"):
         entry.make_user("ubuntu", 1001, [])
+
+
+def test_what_a_node_keeps_to_itself_is_roots_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration of sshd has the variables of logins, among them what is secret."""
+    modes: dict[str, int] = {}
+    monkeypatch.setattr(entry, "write", lambda path, _text, mode: modes.update({path: mode}))
+    monkeypatch.setattr(entry, "lines_of", lambda _path: [])
+    monkeypatch.setattr(entry.os, "makedirs", lambda *_words, **_more: None)
+    monkeypatch.setattr(entry, "keep_sshd", lambda: 0)
+    for name in ("install", "make_home", "make_host_key", "name_itself"):
+        monkeypatch.setattr(entry, name, lambda *_words: None)
+    given = {"birth": "b", "user": "fleet", "uid": 1000, "gids": [], "port": 2222, "listen": [], "key": "k"}
+    assert entry.main(json.dumps({**given, "env": {"TOKEN": "s3cret"}})) == 0
+    assert modes[entry.CONFIG] == modes["/etc/shadow"] == 0o600
+    assert modes["/etc/sudoers.d/torchfleet_node"] == 0o440  # sudo reads no other
+
+
+def test_host_keys_that_an_image_brought_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    brought = ["ssh_host_rsa_key", "ssh_host_ed25519_key.pub", "sshd_config"]
+    monkeypatch.setattr(entry.os, "listdir", lambda path: brought if path == "/etc/ssh" else [])
+    monkeypatch.setattr(entry.os, "unlink", done.append)
+    monkeypatch.setattr(entry, "found", lambda name: name)
+    monkeypatch.setattr(entry.subprocess, "run", lambda argv, check: done.append(argv[-1] if check else ""))
+    entry.make_host_key()
+    assert done == ["/etc/ssh/ssh_host_rsa_key", "/etc/ssh/ssh_host_ed25519_key.pub", entry.HOST_KEY]
 
 
 @pytest.fixture

@@ -95,6 +95,7 @@ def told(there: str = "", ours: str = "", **changed: Any) -> dict[str, Any]:
 def test_imex_is_told_the_nodes_of_its_domain_in_the_order_of_the_inventory() -> None:
     assert told() == {"text": TEXT, "write": True, "refusal": "", "msg": ""}
     assert FilterModule().filters()["imex_nodes"](DOMAINS, FILES, "n1", "", "")["text"] == TEXT
+    assert FilterModule().filters()["imex_nodes"](DOMAINS, FILES, "n1", "10.0.0.1\n", "") == told("10.0.0.1\n", "")
     assert imex_nodes(DOMAINS, FILES, "n3", "", "")["text"] == "10.91.0.3\n"
 
 

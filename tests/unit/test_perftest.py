@@ -21,7 +21,7 @@ def test_a_rate_and_the_mtu_are_read() -> None:
     assert perftest.figures(GOOD) == Figures(394250.0, 4096)
 
 
-@pytest.mark.parametrize("text", ["", LOST, NO_DEVICE, "1 2 3 4 5", GOOD.replace("394.25", "1.2.3")])
+@pytest.mark.parametrize("text", ["", LOST, GOOD + LOST, NO_DEVICE, "1 2 3 4 5", GOOD.replace("394.25", "1.2.3")])
 def test_what_measured_nothing_is_no_rate(text: str) -> None:
     assert perftest.figures(text) is None
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import network
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import entry, network
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.place import (
     NoPlace,
     number_of,
@@ -123,3 +127,35 @@ def test_a_pod_that_is_asked_to_end_waits_for_no_name() -> None:
     with pytest.raises(OSError, match=r"none\.invalid has no address after 0 s"):
         network.wait_for_name("none.invalid", 0.0, lambda: "")
     network.wait_for_name("localhost", 0.0, lambda: "SIGTERM")  # it is there
+
+
+def test_ranks_do_not_inherit_the_numbers_of_pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun reads PET_NNODES as its own option, and PyTorch WORLD_SIZE."""
+
+    class Alone(entry.Entry):
+        def peers(self, first: str, number: int, count: int) -> entry.Peers:
+            raise NoPlace(f"node {number} of {count}")
+
+    monkeypatch.setattr(entry.signal, "signal", lambda *_words: None)
+    for name, value in (("PET_NODE_RANK", "1"), ("PET_NNODES", "2"), ("WORLD_SIZE", "2"), ("KEPT", "yes")):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "order.json").write_text(json.dumps({"nodes": {"a": {}, "b": {}}, "job": {"master_addr": "a"}}))
+    with pytest.raises(NoPlace, match="node 1 of 2"):
+        Alone(str(tmp_path), str(tmp_path)).run()
+    assert [name for name in ("PET_NODE_RANK", "PET_NNODES", "WORLD_SIZE", "KEPT") if name in os.environ] == ["KEPT"]
+
+
+def test_the_script_of_a_pod_is_its_users_alone(tmp_path: Path) -> None:
+    job = JobDir(str(tmp_path / "job"))
+    os.mkdir(job.path)
+    with zipfile.ZipFile(tmp_path / "program.zip", "w") as packed:
+        for name in ("train.py", "sub/run.sh"):
+            packed.writestr(name, "x")
+    (tmp_path / "listing.json").write_text(json.dumps([["train.py", "0" * 64, False], ["sub/run.sh", "0" * 64, True]]))
+    before = os.umask(0)
+    try:
+        entry.Program(str(tmp_path)).make_tree(job)
+    finally:
+        os.umask(before)
+    modes = {name: os.stat(job.at("src", name)).st_mode & 0o777 for name in ("", "train.py", "sub/run.sh")}
+    assert modes == {"": 0o700, "train.py": 0o600, "sub/run.sh": 0o700}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.filter.pytorch_build import pytorch_build
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.pytorch_builds import (
     GPU_MB,
@@ -84,3 +85,4 @@ def test_a_refusal_names_the_row(wanted: str, facts: dict[str, Any], says: str) 
     with pytest.raises(InputError) as refusal:
         choose_build("n1", wanted, facts, ROWS)
     assert says in str(refusal.value)
+    assert pytorch_build(facts, wanted, ROWS, "n1") == {"refusal": str(refusal.value)}  # the role ends with it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -61,6 +62,8 @@ UNPINNED = [
     ("https://me:hush@[::1/train.py", DIGEST, "it is no address"),
     ("https://a..b/train.py", DIGEST, "it cannot be fetched"),
     ("https://me:hush@host/train.py", DIGEST, "no password in an address"),
+    ("https://hush@host/train.py", DIGEST, "no password in an address"),
+    (f"git+https://hush@host/repository@{COMMIT}#train.py", None, "no password in an address"),
     ("git+https://host/repository", None, "pin the commit"),
     ("git+https://host/repository@main#train.py", None, "pin the commit"),
     (f"git+https://host/repository@{COMMIT}", None, "pin the commit"),
@@ -146,3 +149,37 @@ def test_what_is_not_in_the_repository(repository: tuple[str, str], home: Path) 
         script_at(f"{url}@{commit}#nowhere.py", None)
     with pytest.raises(InputError, match="git fetch: "):
         script_at(f"git+file:///nowhere@{commit}#train.py", None)
+
+
+def test_a_link_in_a_repository_leads_nowhere_else(repository: tuple[str, str], tmp_path: Path) -> None:
+    url, _commit = repository
+    place = Path(url.removeprefix("git+file://"))
+    (tmp_path / "secret.py").write_text("key = 1\n")
+    (place / "examples/out.py").symlink_to(tmp_path / "secret.py")
+    run = functools.partial(subprocess.run, cwd=place, check=True, capture_output=True, text=True)
+    run(["git", "add", "."])
+    run(["git", "-c", "user.name=x", "-c", "user.email=x@y", "commit", "--quiet", "--message", "x"])
+    commit = run(["git", "rev-parse", "HEAD"]).stdout.strip()
+    with pytest.raises(InputError, match="there is no such file at"):
+        script_at(f"{url}@{commit}#examples/out.py", None)
+
+
+def test_git_runs_no_hook_and_asks_nobody(
+    repository: tuple[str, str], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook of the user's is for work in a repository; a question for a password would wait for ever."""
+    url, commit = repository
+    hooks = home / "hooks"
+    hooks.mkdir()
+    (hooks / "post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
+    (hooks / "post-checkout").chmod(0o755)
+    (home / ".gitconfig").write_text(f"[core]\n\thooksPath = {hooks}\n")
+    script_at(f"{url}@{commit}#examples/train.py", None)
+    assert not (tmp_path / "hooked").exists()
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\necho "prompt: $GIT_TERMINAL_PROMPT" >&2\nexit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake.parent), prepend=os.pathsep)
+    with pytest.raises(InputError, match="prompt: 0"):
+        script_at(f"{url}@{commit}#examples/train.py", None)

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report import files
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.charts import Scale, thinned, ticks_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.compare import comparison, differing, sentence
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import TAKEN_BYTES
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import TAKEN_BYTES, Unreadable, read_json
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.lanes import ending
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import Html
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.markup import Html, safe
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import fitting, report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.reading import read_run, spread
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.verdict import verdict_of
@@ -225,6 +226,10 @@ def poisoned(value: Any) -> Any:
     return value + HOSTILE if isinstance(value, str) else value
 
 
+def test_text_in_markup_does_nothing() -> None:
+    assert "<" not in safe(HOSTILE) and not re.search("[\x00\x1b\u202e]", safe(HOSTILE))
+
+
 def test_whatever_a_node_says_is_text(run_dir: Path) -> None:
     for path in [*run_dir.glob("*.json"), *run_dir.glob("ranks/*/record.json")]:
         change(path, poisoned)
@@ -417,3 +422,15 @@ def test_runs_are_compared_by_what_was_planned(run_dir: Path) -> None:
     page = checked(comparison([one, other, read_run(RECORDED / "two-nodes")]))
     assert "2.15.0" in page.text and "3 runs, which differ in program, code," in page.text
     assert page.text.index("What differed") < page.text.index("Curves")
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node wrote it."""
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({"a": "x" * 50, "b": [[], [], []]}))
+    assert read_json(path).text("a") == "x" * 50
+    with pytest.raises(Unreadable, match="too large"):
+        read_json(path, 50)
+    monkeypatch.setattr(files, "VALUES_MOST", 5)
+    with pytest.raises(Unreadable, match="too large"):
+        read_json(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,21 @@ def test_a_run_is_home_when_nothing_is_missing(tmp_path: Path, text: str, home: 
     assert not run_directory.is_fetched(tmp_path)
     (tmp_path / "fetched.json").write_text(text)
     assert run_directory.is_fetched(tmp_path) is home
+
+
+def test_the_run_of_another_controller_goes_where_nothing_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_directory.fetched_run("one", str(tmp_path)) == tmp_path / "one"
+    (tmp_path / "linked").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "made" / "diagnosis").mkdir(parents=True)
+    assert run_directory.fetched_run("made", str(tmp_path)) == tmp_path / "made"
+    (tmp_path / "made" / "plan.json").touch()
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "diagnosis").symlink_to(tmp_path / "made")
+    for name in ("linked", "made", "odd"):
+        with pytest.raises(InputError, match="is there already"):
+            run_directory.fetched_run(name, str(tmp_path))
+    monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda _path: SimpleNamespace(free=1000))
+    assert run_directory.room_for(tmp_path) == 500  # a head cannot fill the disk
 
 
 def test_job_ids_are_new_and_valid() -> None:

@@ -17,7 +17,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks import clocks_until_now, note_clocks
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import arrivals
-from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import read_arrivals, read_clocks
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import (
+    clock_of,
+    read_arrivals,
+    read_clocks,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import ToldSkew, measured, skew_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import (
     NOBODY,
@@ -119,6 +123,12 @@ def test_nobody_is_named_by_clocks_that_are_not_known_well_enough(tmp_path: Path
 def test_on_one_node_no_clock_is_needed(tmp_path: Path) -> None:
     found = run_of(tmp_path, {2: 0.04}, clocks={}, two_nodes=False)
     assert found and (found["rank"], found["uncertainty"]) == (2, 0.0)
+
+
+def test_a_rank_that_costs_next_to_nothing_is_not_named(tmp_path: Path) -> None:
+    """It comes last each time, by 2 ms of a step of 100."""
+    found = run_of(tmp_path, {2: 0.002}, clocks={}, two_nodes=False)
+    assert found and (found["code"], found["sentence"]) == (NOBODY, "")
 
 
 def test_a_few_long_delays_name_nobody(tmp_path: Path) -> None:
@@ -343,3 +353,10 @@ def test_a_recorder_of_another_torch_is_no_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(arrivals_note, "entries", lambda: pytest.fail("it was read"))
     note.note()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_clock_of_a_node_shows_a_time_that_can_be() -> None:
+    sound = [[1e9, 0.5, 0.001], [1e9 + 60, 0.5, 0.002]]
+    assert clock_of(sound) is not None
+    for wrong in (1e12, -1e300, float("nan"), 10**9):
+        assert clock_of([[wrong, 0.5, 0.001], sound[1]]) is None

@@ -63,11 +63,17 @@ class Job(SlurmFollowing):
 def test_the_output_of_each_node_is_its_own(tmp_path: Path) -> None:
     """What a node says of ranks of another one is not shown, and a line without a label is nobody's."""
     false = {**LINE, "rank": 0, "text": "false"}
+    files = ("ranks/3/stdout", "launcher.node1.out", "ranks/0/stdout", "launcher.out", "ranks/3/../0/stdout")
+    sent = [{"kind": "output", "name": name, "first": True, "content": "eA==", "cut": 0} for name in files]
     node0 = said_by(0, here(0), PLACED, OVER)
-    job = Job(tmp_path, node0 + "srun: noise\n9: x\n" + said_by(1, here(1), PLACED, LINE, false, OVER))
+    job = Job(tmp_path, node0 + "srun: noise\n9: x\n" + said_by(1, here(1), PLACED, LINE, false, *sent, OVER))
     assert job.ended() == {}
     assert [frame["text"] for frame in job.shown] == ["loss 0.1"] and set(job.reports) == {"node0", "node1"}
     assert "node1: on n2, python3, NIC eth0" in job.notes
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+        "launcher.node1.out",
+        "ranks/3/stdout",
+    ]
 
 
 @pytest.mark.parametrize(

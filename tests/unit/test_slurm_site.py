@@ -243,13 +243,17 @@ def test_an_entry_that_cannot_begin_tells_the_controller(tmp_path: Path, trouble
     assert f"our files cannot be laid into {home if trouble == 'directory' else '/tmp'}: " in frame["detail"]
 
 
-def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_what_a_killed_entry_left_is_removed_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "torchfleet-slurm-own"
     old, new, other = (tmp_path / name for name in ("torchfleet-slurm-old", "torchfleet-slurm-new", "torchfleet-abc"))
     for folder in (home, old, new, other):
         folder.mkdir()
         os.utime(folder, (time.time(), time.time() - (10 if folder == new else 5000)))
     (tmp_path / "torchfleet-slurm-link").symlink_to(other)
+    with monkeypatch.context() as patched:
+        patched.setattr(slurm_entry.os, "geteuid", lambda: os.getuid() + 1)
+        slurm_entry.sweep(str(home))
+    assert old.exists(), "it is another user's, also for root"
     slurm_entry.sweep(str(home))
     assert [folder.exists() for folder in (home, old, new, other)] == [True, False, True, True]
 
@@ -505,3 +509,11 @@ def test_a_head_without_srun(tmp_path: Path) -> None:
     done = subprocess.run([*words, "1", "1", "[]", "/opt/none/srun"], capture_output=True, text=True, check=False)
     assert done.returncode == slurm.NO_PROGRAM
     assert re.fullmatch(r"/opt/none/srun cannot be started: .*\n", done.stderr)
+
+
+def test_secrets_of_ranks_lie_on_no_node_once_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "files-secret").mkdir()
+    (tmp_path / "files-secret/TOKEN").write_text("hush-hush")
+    node = object.__new__(slurm_entry.SlurmEntry)
+    node.source = str(tmp_path / "files")
+    assert node.secrets() == {"TOKEN": "hush-hush"} and list(tmp_path.iterdir()) == []

@@ -91,11 +91,12 @@ def test_a_users_part_is_done_with_the_rights_of_that_user_alone() -> None:
     wanted = pwd.getpwnam(USER)
 
     def who() -> list[str]:
-        return [str((os.getresuid(), os.getresgid())), os.environ["HOME"]]
+        return [str((os.getresuid(), os.getresgid())), os.environ["HOME"], str(sorted(os.getgroups()))]
 
-    ids, home = as_user(USER, who)
+    ids, home, groups = as_user(USER, who)
     assert ids == str(((wanted.pw_uid,) * 3, (wanted.pw_gid,) * 3))
-    assert home == wanted.pw_dir or wanted.pw_uid == os.getuid()
+    own = str(sorted(os.getgrouplist(USER, wanted.pw_gid)))
+    assert (home, groups) == (wanted.pw_dir, own) or wanted.pw_uid == os.getuid()
 
 
 def test_a_directory_of_keys_that_others_can_open_is_closed(tmp_path: Path) -> None:
@@ -186,6 +187,16 @@ def apply_root(files: dict[str, str], absent: list[str], dry_run: bool = False) 
     none = {"kind": "none", "config": "/none", "unit": "none.service"}
     step = {"by": "root", "files": files, "absent": absent, "sshd": none}
     return apply("mine", {"user": ME.pw_name, "record": "", "steps": [step]}, dry_run)
+
+
+def test_nobody_but_root_can_hold_the_lock(system: Path) -> None:
+    with shared.alone(dry_run=False):
+        assert (system / "lock").stat().st_mode & 0o777 == 0o600
+    (system / "lock").unlink()
+    (system / "lock").symlink_to(system / "other")
+    with pytest.raises(OSError), shared.alone(dry_run=False):
+        pass
+    assert not (system / "other").exists()
 
 
 def test_a_drop_in_that_sshd_would_not_read_is_not_written(system: Path) -> None:

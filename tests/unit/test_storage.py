@@ -11,6 +11,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
+from ansible_collections.torchfleet.cluster.plugins.filter.storage_plan import storage_plan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._storage.shared import escaped, plan, refusal_of
 from tests.driver import REPO
 
@@ -35,13 +36,14 @@ def test_only_the_other_nodes_addresses_may_mount() -> None:
     options = "(rw,sync,root_squash,no_subtree_check)"
     assert lines == [f"/srv/torchfleet 10.0.0.{number}{options}" for number in (2, 3)]
     assert planned("n1", leaving=["n3"])["exports"].splitlines()[1:] == lines[:1]
+    assert storage_plan(OPTIONS, "n1", USERS, FILES, ["n3"]) == planned("n1", leaving=["n3"])
 
 
 def test_nodes_mount_over_nfs_and_the_server_binds() -> None:
     mounted, served = planned()["mount"].splitlines(), planned("n1")["mount"].splitlines()
     assert "What=10.0.0.1:/srv/torchfleet" in mounted and "Type=nfs" in mounted
     (options,) = [line.partition("=")[2].split(",") for line in mounted if line.startswith("Options=")]
-    assert {"vers=4.2", "hard", "nconnect=4", "noatime"} <= set(options)
+    assert {"vers=4.2", "hard", "nconnect=4", "noatime", "nosuid", "nodev"} <= set(options)
     assert not {"soft", "proto=tcp", "noauto"} & set(options)
     assert {"What=/srv/torchfleet", "Type=none", "Options=bind"} <= set(served)
 

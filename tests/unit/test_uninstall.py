@@ -437,6 +437,25 @@ def test_the_clusters_of_a_node_are_those_of_all_its_users(tmp_path: Path, monke
     assert found["others"] == ["one of ann", "three of bob"]
 
 
+def test_packages_that_another_user_works_with_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise removal.Refused("job one of bob runs here")
+
+    monkeypatch.setattr(module.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(removal, "refuse_other_users", refuse)
+    monkeypatch.setattr(package_removal, "remove", lambda *_given: pytest.fail("nothing is removed"))
+    with pytest.raises(removal.Refused, match="job one of bob runs here"):
+        module.remove_as_root({"role": "ucx", "keep_packages": True, "services": []}, needs_packages=True)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "..", ".ssh", "", "a\n"])
+def test_a_file_of_the_home_is_a_name_in_it(name: str) -> None:
+    given = {"role": "r", "home": "~/.torchfleet", "environments": [], "force": False, "others_stay": False}
+    assert module.request_of({**given, "files": ["ucx-*"]}).files == ["ucx-*"]
+    with pytest.raises(removal.Refused, match="give names in the home"):
+        module.request_of({**given, "files": ["ucx-*", name]})
+
+
 # --- the action -------------------------------------------------------------------------------------------------------
 
 FOUND = {"changed": True, "removed": ["/h/x", "package p"], "kept": ["q"], "needs_root": True, "needs_packages": True}

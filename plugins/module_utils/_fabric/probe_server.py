@@ -24,6 +24,7 @@ from .probe_types import Step
 
 IDLE_SECONDS = 30.0  # a connection without data
 TURN_SECONDS = 20.0  # how long a round waits for its other node
+ECHO_MOST = 1 << 20  # bytes: four packets of the largest MTU are a quarter of that
 
 
 def start(name: str, ports: Sequence[int], seconds: int, expected: Sequence[str]) -> dict[str, object]:
@@ -143,8 +144,11 @@ class Agent:
             orders[str(order.get("do"))](line, peer, order)
 
     def echo(self, line: probe.Line, _peer: str, order: dict[str, object]) -> None:
-        """Send received data back."""
-        line.socket.sendall(line.exactly(int(str(order["size"]))))
+        """Send received data back. ValueError for more than a test sends: all of it is in memory until it has come."""
+        size = int(str(order["size"]))
+        if size > ECHO_MOST:
+            raise ValueError("no size")
+        line.socket.sendall(line.exactly(size))
 
     def bye(self, _line: probe.Line, peer: str, _order: dict[str, object]) -> None:
         """End when no further node is expected."""

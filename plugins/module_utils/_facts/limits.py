@@ -46,8 +46,8 @@ def memory_limit(root: str = "/") -> int | None:
         if controllers and "memory" not in controllers.split(","):
             continue
         top, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
-        while path:
-            text = text_of(os.path.join(root, "sys/fs/cgroup", top, path.strip("/"), name)).strip()
+        parts = [part for part in path.split("/") if part]
+        for depth in range(len(parts), -1, -1):  # the top too: in a container it has the limit of that
+            text = text_of(os.path.join(root, "sys/fs/cgroup", top, *parts[:depth], name)).strip()
             found += [int(text)] if text.isdigit() and int(text) < 1 << 60 else []
-            path = path.rpartition("/")[0] if path != "/" else ""
     return min(found, default=None)

@@ -131,9 +131,10 @@ def directory_of(runs_dir: str, bench_id: str) -> Path:
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory of a bench, if it is not there. InputError if it cannot be made."""
+    """Make the directory of a bench, for its user alone, if it is not there. InputError if it cannot be made."""
     try:
-        (path / CELLS).mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (path / CELLS).mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
         raise unusable(str(path.parent), error) from None
 
