@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import action
 
 REPO = Path(__file__).parents[2]
