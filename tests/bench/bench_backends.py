@@ -98,19 +98,20 @@ def show_shm(title: str, lines: list[str], limit: dict[int, float]) -> None:
 def show_ddp(title: str, lines: list[str]) -> None:
     """Print what DDP adds to a step, from what rank 0 printed."""
     print(f"{title}: DDP")
-    print(DDP_HEADER.format("gradients", "step alone", "+ gloo", "+ mpi", "gloo / mpi"))
+    print(DDP_HEADER.format("gradients", "step alone", "+ gloo", "+ ours", "gloo / ours"))
     for row in map(json.loads, lines):
-        alone, gloo, mpi = (statistics.median(row[name]) * 1000 for name in ("alone", "gloo", "mpi"))
-        cells = [f"{row['megabytes']:g} MB", f"{alone:.1f} ms", f"{gloo:.1f} ms", f"{mpi:.1f} ms", f"{gloo / mpi:.1f}"]
-        print(DDP_HEADER.format(*cells), flush=True)
+        alone, gloo, ours = (statistics.median(row[name]) * 1000 for name in ("alone", "gloo", "ours"))
+        times = [f"{value:.1f} ms" for value in (alone, gloo, ours)]
+        print(DDP_HEADER.format(f"{row['megabytes']:g} MB", *times, f"{gloo / ours:.1f}"), flush=True)
 
 
 def here(given: argparse.Namespace) -> None:
     """Measure on this machine."""
     limit_of = {ranks: limits(ranks, given.rounds, given.bytes) for ranks in given.ranks}
     for ranks, limit in limit_of.items():
-        lines = printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds)
-        show_shm(f"shm, torchrun, {ranks} ranks", lines, limit)
+        title = f"shm, torchrun, {ranks} ranks"
+        show_shm(title, printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds), limit)
+        show_ddp(title, printed("torchrun", ranks, BENCH / "ddp.py", *given.megabytes, given.rounds))
     if given.shm:
         return
     print(f"the package, built for {' and '.join(package.BUILT_FOR)}: {build():.0f} s")
@@ -144,7 +145,9 @@ def on_nodes(given: argparse.Namespace) -> None:
             for ranks in given.ranks:
                 limit = limits_of_nodes(cluster.lab, ranks, given.rounds, given.bytes)
                 lines = trained(cluster, "torchrun", "shm", ranks, "ranks.py", *given.bytes, given.rounds)
-                show_shm(f"shm, torchrun, {ranks} ranks on two nodes", lines, limit)
+                title = f"shm, torchrun, {ranks} ranks on two nodes"
+                show_shm(title, lines, limit)
+                show_ddp(title, trained(cluster, "torchrun", "shm", ranks, "ddp.py", *given.megabytes, given.rounds))
                 for mpi in given.mpi if not given.shm else []:
                     title = f"{mpi}, {ranks} ranks on two nodes"
                     show(title, trained(cluster, mpi, "mpi", ranks, "ranks.py", *given.bytes, given.rounds), limit)

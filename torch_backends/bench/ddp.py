@@ -1,4 +1,6 @@
-"""Runs on every rank: what communication adds to a training step of DDP, by gloo and by backend mpi in turns.
+"""Runs on every rank: what communication adds to a training step of DDP, by gloo and by our backend in turns.
+
+Our backend is mpi, or shm if no MPI started the ranks.
 
 Arguments: the megabytes of gradients, then the rounds. Rank 0 prints JSON by size: of each side, in every round, the
 seconds of a step that are not those of the same step of a DDP that reduces nothing (it has its buckets and copies too).
@@ -12,7 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from ranks import SIZE, given
+from ranks import RANK, SIZE, given, started_by_mpi
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,19 +41,19 @@ def seconds(model: DistributedDataParallel, batch: torch.Tensor, group: dist.Pro
 def main() -> None:
     """Measure."""
     sizes, rounds = [float(word) for word in sys.argv[1:-1]], int(sys.argv[-1])
-    dist.init_process_group("gloo", rank=given(("OMPI_COMM_WORLD_RANK", "PMI_RANK")), world_size=given(SIZE))
-    mpi = dist.new_group(backend="mpi")
-    groups = {"gloo": dist.group.WORLD, "mpi": mpi, "alone": mpi}
+    dist.init_process_group("gloo", rank=given(RANK), world_size=given(SIZE))
+    ours = dist.new_group(backend="mpi" if started_by_mpi() else "shm")
+    groups = {"gloo": dist.group.WORLD, "ours": ours, "alone": ours}
     for size in sizes:
         models = {name: DistributedDataParallel(model_of(size), process_group=group) for name, group in groups.items()}
         models["alone"].register_comm_hook(None, noop_hook)
         batch = torch.randn(16, next(iter(models["gloo"].parameters())).shape[0])
         told: dict[str, list[float]] = {name: [] for name in groups}
         for number in range(rounds + 2):
-            took = {name: seconds(model, batch, mpi) for name, model in models.items()}
+            took = {name: seconds(model, batch, ours) for name, model in models.items()}
             if number > 1:  # DDP lays its buckets anew after the first steps
                 told["alone"].append(took["alone"])
-                for name in ("gloo", "mpi"):
+                for name in ("gloo", "ours"):
                     told[name].append(took[name] - took["alone"])
         if dist.get_rank() == 0:
             print(json.dumps({"megabytes": size, **told}), flush=True)

@@ -25,6 +25,10 @@ def given(names: tuple[str, ...]) -> int:
     return next(int(os.environ[name]) for name in names if name in os.environ)
 
 
+def started_by_mpi() -> bool:
+    return "PMIX_RANK" in os.environ or "PMI_RANK" in os.environ
+
+
 def once(tensor: torch.Tensor, group: dist.ProcessGroup, times: int) -> float:
     """Return the seconds of one all_reduce, of so many in a row."""
     dist.barrier(group=group)
@@ -53,7 +57,7 @@ def agreed(times: int, group: dist.ProcessGroup) -> int:
 def sides() -> dict[str, dist.ProcessGroup]:
     """Return the groups that take turns."""
     gloo = dist.group.WORLD
-    if "PMIX_RANK" not in os.environ and "PMI_RANK" not in os.environ:
+    if not started_by_mpi():
         shm = dist.new_group(backend="shm")
         return {"gloo": gloo, "shm": shm, "bucket": shm}
     groups = {"gloo": gloo}
