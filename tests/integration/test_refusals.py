@@ -215,7 +215,7 @@ def test_a_job_id_is_used_once(fleet: Fleet) -> None:
     before = (fleet.runs / "once" / "result.json").read_bytes()
     again = fleet.play(workload=TELL, job_id="once")
     assert again.rc != 0
-    assert "job_id" in again.msg and "is there already" in again.msg
+    assert "job_id" in again.msg and "exists already" in again.msg
     other = fleet.play(workload=TELL, job_id="once", runs_dir=str(fleet.root / "other"))
     assert other.rc != 0
     assert "was used on localhost" in other.msg

@@ -206,10 +206,10 @@ def test_programs_find_the_directory_and_their_restarts_in_the_environment() -> 
             'checkpoint_dir: got "/data/../etc"; give the absolute path of a directory on the nodes: '
             "-e checkpoint_dir=/data/checkpoints",
         ),
-        ({"notice": 60}, "notice: got 60; it counts from job_timeout: -e job_timeout=3600 -e notice=120"),
+        ({"notice": 60}, "notice: got 60; it needs a longer job_timeout: -e job_timeout=3600 -e notice=120"),
         (
             {"notice": 60, "job_timeout": 60},
-            "notice: got 60; it counts from job_timeout: -e job_timeout=3600 -e notice=120",
+            "notice: got 60; it needs a longer job_timeout: -e job_timeout=3600 -e notice=120",
         ),
         (
             {"restart_on": "saved,cancelled"},

@@ -194,7 +194,7 @@ def test_instances_that_somebody_stopped_are_not_replaced(
     for name in stopped:
         here.region.running[name] = dataclasses.replace(here.region.running[name], state="stopped")
     before, asked = dict(here.region.running), list(here.region.asked)
-    with pytest.raises(CloudError, match=r"stopped by somebody: .*n2 \(.*; they would be replaced, disks") as refused:
+    with pytest.raises(CloudError, match=r"stopped by somebody: .*n2 \(.*; this would replace them and") as refused:
         here.present(check=check)
     assert refused.value.code == "Stopped" and "\n" not in str(refused.value)
     assert (here.region.running, here.region.asked) == (before, asked)
@@ -559,14 +559,14 @@ def test_a_cluster_of_another_user_of_the_account_is_not_deleted(here: Controlle
     other.region = here.region
     here.region.who = lambda: "bob"  # type: ignore[method-assign]
     with pytest.raises(
-        CloudError, match=r"demo is of alice, its key is not here, .* -e cluster_owner=alice"
+        CloudError, match=r"demo belongs to alice, its key is not here, .* -e cluster_owner=alice"
     ) as refused:
         other.absent()
     assert refused.value.code == "NotYours" and left_alone(here)
     here.region.running.clear()  # its lease is over: it would be made anew
-    with pytest.raises(CloudError, match="demo is of alice"):
+    with pytest.raises(CloudError, match="demo belongs to alice"):
         other.present()
-    with pytest.raises(CloudError, match="demo is of alice"):
+    with pytest.raises(CloudError, match="demo belongs to alice"):
         other.absent(owner="carol")
     assert left_alone(here)
     assert other.absent(owner="alice").changed and here.region.stacks == {}
@@ -587,7 +587,7 @@ def test_files_of_a_cluster_in_another_account_or_region_are_kept(here: Controll
     assert (here.files.directory / "known_hosts").read_text().startswith(f"# made in {made}\nn1,")
     before = {path.name: path.read_bytes() for path in here.files.directory.iterdir()}
     here.region, here.files = FakeRegion(), dataclasses.replace(here.files, place=made.replace("1111", "2222"))
-    with pytest.raises(InputError, match=f"is of a cluster in {made}, and this is account 2222.*AWS_PROFILE"):
+    with pytest.raises(InputError, match=f"belongs to a cluster in {made}, and this is account 2222.*AWS_PROFILE"):
         getattr(here, act)()
     assert {path.name: path.read_bytes() for path in here.files.directory.iterdir()} == before
     here.files = dataclasses.replace(here.files, place=made)

@@ -125,13 +125,13 @@ def test_a_run_without_a_plan_here_has_a_directory_only_if_it_is_named(tmp_path:
         place_for(row("a", True), GIVEN)
     assert place_for(row("a", True), {**GIVEN, "job_id": "a"}) == (tmp_path / "runs" / "a", None)
     (tmp_path / "runs" / "a").mkdir(parents=True)
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         place_for(row("a", True), {**GIVEN, "job_id": "a"})
     (tmp_path / "runs" / "a" / "diagnosis").mkdir()  # somebody has looked at the job from here
     (tmp_path / "runs" / "a" / "report.html").touch()  # and made its report
     assert place_for(row("a", True), {**GIVEN, "job_id": "a"}) == (tmp_path / "runs" / "a", None)
     (tmp_path / "runs" / "a" / "notes").touch()
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         place_for(row("a", True), {**GIVEN, "job_id": "a"})
 
 

@@ -412,7 +412,7 @@ def test_an_image_with_musl_cannot_run_the_mpi_of_a_wheel(launcher: str) -> None
         "refused": "",
     }
     fact = facts_of_a_node(container=FOUND, glibc=False, launcher=own, home=HOME)
-    line = "needs glibc, which the image on n1 has not: take an image with glibc, or name its own MPI"
+    line = "needs glibc, and the image on n1 does not have it: use an image with glibc, or name its own MPI"
     with pytest.raises(InputError, match=line):
         check_launcher(launcher, nodes("image:1"), {"n1": fact})
     assert survey.has_glibc()

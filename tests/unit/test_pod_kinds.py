@@ -301,7 +301,7 @@ def test_the_manifest_is_written_once_and_privately(script: Path, tmp_path: Path
     assert path.stat().st_mode & 0o777 == 0o600
     assert [item["kind"] for item in json.loads(path.read_text())["items"]] == ["MPIJob", "ConfigMap", "Secret"]
     assert any(f"kubectl --namespace=training create -f {path}" in line for line in said)
-    with pytest.raises(InputError, match=r"pod_manifest: .*it is there"):
+    with pytest.raises(InputError, match=r"pod_manifest: .*the file exists"):
         job.written()
 
 

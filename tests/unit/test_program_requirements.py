@@ -76,7 +76,7 @@ REFUSED = [
     ("-i https://me:hush@x/\n", "give it as -e @file: program_index_url"),
     ("-i https://a/\n-i https://b/\n", "it names 2 indexes"),
     ("./wheels/tiny-1.0-py3-none-any.whl\n", "a path or an address"),
-    ("tiny @ https://x/tiny.whl\n", "an address may have another content tomorrow"),
+    ("tiny @ https://x/tiny.whl\n", "the file at an address may change"),
     ("git+https://x/y.git\n", "a path or an address"),
     ("tiny = 1\n", "no requirement; write name==version"),
     ("-r missing.txt\n", "No such file or directory"),

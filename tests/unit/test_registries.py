@@ -160,3 +160,9 @@ def test_setup_offers_what_can_be_installed(name: str) -> None:
     """There is a role for each; one role installs all backends."""
     roles = ["torch_backends"] if name == "backends" else PARTS[name]
     assert [role for role in roles if not (REPO / "roles" / role / "tasks" / "main.yml").exists()] == []
+
+
+def test_the_action_group_has_all_modules() -> None:
+    """Users give options to all modules of the collection by it (module_defaults)."""
+    group = yaml.safe_load((REPO / "meta" / "runtime.yml").read_text())["action_groups"]["cluster"]
+    assert group == sorted(path.stem for path in (REPO / "plugins" / "modules").glob("*.py"))

@@ -58,7 +58,10 @@ BY = 'restart_by: got "torchrun"; '
             'ports: got "24000-24099"; each start takes a new free port for rank 0, outside these: leave out ports, '
             "or restart_by",
         ),
-        ({**GIVEN, "min_nodes": 1}, "min_nodes: got 1; torchrun's agents stay on their nodes: leave one out"),
+        (
+            {**GIVEN, "min_nodes": 1},
+            "min_nodes: got 1; with restart_by=torchrun ranks restart on the same nodes",
+        ),
         (
             {**GIVEN, "restart_on": "lost"},
             'restart_on: got "lost"; choose from saved, failed with restart_by=torchrun: -e restart_on=saved,failed',

@@ -46,7 +46,7 @@ def test_run_directory(tmp_path: Path) -> None:
     run_directory.make_run_dir(run_dir, {"plan.json": "{}"})
     assert (tmp_path / "runs" / "latest" / "plan.json").read_text() == "{}"
     assert run_dir.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         run_directory.check_run_dir(str(tmp_path / "runs"), "one")
     second = run_directory.check_run_dir(str(tmp_path / "runs"), "two")
     run_directory.make_run_dir(second, {})
@@ -89,7 +89,7 @@ def test_the_run_of_another_controller_goes_where_nothing_is(tmp_path: Path, mon
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "diagnosis").symlink_to(tmp_path / "made")
     for name in ("linked", "made", "odd"):
-        with pytest.raises(InputError, match="is there already"):
+        with pytest.raises(InputError, match="exists already"):
             run_directory.fetched_run(name, str(tmp_path))
     monkeypatch.setattr(run_directory.shutil, "disk_usage", lambda _path: SimpleNamespace(free=1000))
     assert run_directory.room_for(tmp_path) == 500  # a head cannot fill the disk

@@ -109,14 +109,14 @@ def test_a_lock_that_uv_wrote() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "allowed"),
     [
-        ('{ virtual = "." }', '{ virtual = "other" }', "it has no one project"),
-        ('name = "shared" }', 'name = "nowhere" }', "not as uv writes it"),
+        ('{ virtual = "." }', '{ virtual = "other" }', "it does not have exactly one project"),
+        ('name = "shared" }', 'name = "nowhere" }', "not a valid lock file of uv"),
         ('name = "speed"\nversion = "6"', 'name = "speed"\nversion = "6; rm"', "no name and version"),
         (f'version = "5"\n{REGISTRY}', 'version = "5"\nsource = { git = "x" }', "it has no wheel"),
         (DIGEST, "md5:00", "it has no wheel on an index"),
-        ("[[package]]", "[[packages]]", "not as uv writes it"),
-        ('{ name = "torch" }', "{ name = 7 }", "not as uv writes it"),
-        ('extra = ["fast"]', 'extra = "fast"', "not as uv writes it"),
+        ("[[package]]", "[[packages]]", "not a valid lock file of uv"),
+        ('{ name = "torch" }', "{ name = 7 }", "not a valid lock file of uv"),
+        ('extra = ["fast"]', 'extra = "fast"', "not a valid lock file of uv"),
     ],
 )  # fmt: skip
 def test_a_lock_that_cannot_be_followed_is_refused(old: str, new: str, allowed: str) -> None:

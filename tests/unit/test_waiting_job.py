@@ -295,7 +295,7 @@ def test_a_detached_job_whose_process_is_killed_is_lost(
     os.kill(holder, number)
     wait_until(lambda: waiting(tmp_path) == ["a"] and not running(holder), 60)
     assert rows(other, tmp_path)["b"]["state"] == "lost"
-    assert result_of(tmp_path, "b")["first_failure"]["cause"].startswith("the process that waited was killed")
+    assert result_of(tmp_path, "b")["first_failure"]["cause"].startswith("the process that kept the job's place")
     assert len(tickets(tmp_path)) == 1 and not os.path.exists(private)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Mapping, NamedTuple, Sequence
 
+from .gpu_vendors import VENDORS
+
 JOB_LABEL, HOME_LABEL = "torchfleet.job", "torchfleet.home"
 MEASURED, DEFAULT, USER = "measured", "default", "user"  # where words come from
 TMP = "/tmp"
@@ -16,8 +18,7 @@ RC_SCRIPT = "enroot-rc.sh"  # in our code on a node: what enroot starts instead 
 RC_SOURCE = b'exec "$@"\n'
 # Device files that jobs need, by what they are. What a node has of them is given to the container.
 DEVICES: Mapping[str, str] = {
-    "nvidia": "/dev/nvidiactl",
-    "amd": "/dev/kfd",
+    **{name: row.device_file for name, row in VENDORS.items() if row.device_file},
     "render": "/dev/dri",
     "rdma": "/dev/infiniband",
 }

@@ -124,7 +124,7 @@ class Watch:
             self.write(END)
 
     def may_have_met(self) -> bool:
-        """Whether ranks may have met where the table of groups does not say so.
+        """Whether ranks may have communicated outside the groups that the table lists.
 
         A forked child has this watch too, so children that worked count only where nothing was forked.
         """

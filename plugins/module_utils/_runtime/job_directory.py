@@ -385,7 +385,7 @@ def write_json(path: str, value: object) -> None:
 
 
 def jobs(home: str) -> list[JobDir]:
-    """Return the job directories under a torchfleet home, oldest first. One that goes meanwhile is left out."""
+    """Return the job directories under a torchfleet home, oldest first. One that disappears meanwhile is skipped."""
     found = []
     try:
         with os.scandir(os.path.join(home, "jobs")) as entries:

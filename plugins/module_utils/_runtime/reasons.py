@@ -143,7 +143,7 @@ CANCELLED_BY_USER = Reason(EndReason.CANCELLED, "playbooks/jobs.yml -e do=cancel
 # Of a job that waits in the queue without its controller.
 DIED_WAITING = Reason(
     EndReason.LOST,
-    "the process that waited was killed, or could not go on: it was in the queue and never started",
+    "the process that kept the job's place in the queue was killed or failed; the job never started",
 )
 TAKEN_OUT_OF_QUEUE = Reason(EndReason.CANCELLED, "its ticket was taken out of the queue")
 

@@ -130,7 +130,7 @@ class Supervisor:
             leave_out(frame)
 
     def take_signals(self) -> None:
-        """Be ended by SIGTERM alone."""
+        """Let only SIGTERM end this process."""
         signal.signal(signal.SIGTERM, self.on_signal)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)

@@ -118,7 +118,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Return the cell as people call it."""
+        """Return the cell's name for people."""
         return f"{self.case.name}, {size_text(self.size)}"
 
 

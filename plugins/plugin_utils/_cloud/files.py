@@ -79,7 +79,7 @@ class Files:
         """Raise InputError if these files are of a cluster elsewhere: without them nobody would see it any more."""
         was = self.made_in()
         if was and self.place and was != self.place:
-            told = f"{self.directory} is of a cluster in {was}, and this is {self.place}"
+            told = f"{self.directory} belongs to a cluster in {was}, and this is {self.place}"
             advice = "give that region (-e cluster_region=) and that account (AWS_PROFILE), or another cluster_name"
             raise InputError("cluster_name", self.cluster, f"{told}: {advice}")
 

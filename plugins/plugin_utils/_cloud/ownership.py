@@ -33,6 +33,6 @@ def refuse_another_owner(stack: Stack, files: Files, wanted: str, who: Callable[
         return
     me = who()
     if owner != me:
-        told = f"cluster {files.cluster} is of {owner}, its key is not here, and you are {me or 'unknown'} in AWS"
+        told = f"cluster {files.cluster} belongs to {owner}, its key is not here, and you are {me or 'unknown'} in AWS"
         advice = f"give another cluster_name, or if it may go, type: {how_to_remove(files.cluster)}"
         raise CloudError("NotYours", f"{told}; {advice} -e cluster_owner={owner}")

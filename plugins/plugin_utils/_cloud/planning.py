@@ -60,9 +60,9 @@ class Choice:
 
 def refuse_stopped(request: Request, members: Sequence[Instance]) -> None:
     """Raise CloudError for instances that somebody stopped: they would be replaced as lost ones, with their disks."""
-    found = [f"{each.node} ({each.id})" for each in members if each.state in STOPPED]
+    found = ", ".join(f"{each.node} ({each.id})" for each in members if each.state in STOPPED)
     if found:
-        told = f"cluster {request.name}: stopped by somebody: {', '.join(found)}; they would be replaced, disks and all"
+        told = f"cluster {request.name}: stopped by somebody: {found}; this would replace them and their disks"
         start = "start them in the console, which ends them at once if their lease is over"
         raise CloudError("Stopped", f"{told}; {start}, or type {how_to_remove(request.name)}")
 

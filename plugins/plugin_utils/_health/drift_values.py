@@ -38,7 +38,7 @@ def versions_of(facts: Facts, wrapper: str) -> dict[str, str]:
 
 
 def of_networks(networks: NetworkFacts | None, fabric: Fabric | None) -> dict[str, str]:
-    """Return what is compared of RDMA devices and of the chosen NICs. All rails are one text: names differ."""
+    """Return what is compared of RDMA devices and of the chosen NICs. Rails are one text: their names differ."""
     ports = [port for port in (networks.get("rdma", []) if networks else []) if port.get("use", "") != "virtual"]
     rails = {(rail["device"], rail["port"]) for rail in (rails_in_use(fabric) if fabric else ())}
     used = [port for port in ports if (port["device"], port["port"]) in rails]

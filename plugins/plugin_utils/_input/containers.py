@@ -112,7 +112,7 @@ def parse_engine_args(name: str, value: object) -> tuple[str, ...]:
     for before, word in zip(("", *words), words, strict=False):
         if is_owned(word):
             reason = "this is set already, or would take the container away from the guard: leave it out"
-            raise InputError(name, word, f"{reason}; train.yml --check shows all words with their reasons")
+            raise InputError(name, word, f"{reason}; train.yml --check shows every option with its reason")
         if ENVIRONMENT.match(word):
             reason = "all users of a node can read command lines: give variables to train.yml"
             raise InputError(name, word.partition("=")[0], f"""{reason}: -e '{{"job_env": {{"NAME": "value"}}}}'""")

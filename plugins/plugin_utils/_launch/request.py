@@ -264,7 +264,7 @@ def parse_notice(given: Mapping[str, object]) -> float | None:
     notice = parse_seconds("notice", given.get("notice"), 120)
     timeout = parse_seconds("job_timeout", given.get("job_timeout"), 3600)
     if notice and not (timeout and notice < timeout):
-        raise InputError("notice", given["notice"], "it counts from job_timeout: -e job_timeout=3600 -e notice=120")
+        raise InputError("notice", given["notice"], "it needs a longer job_timeout: -e job_timeout=3600 -e notice=120")
     return notice
 
 

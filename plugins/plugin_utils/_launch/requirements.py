@@ -58,7 +58,7 @@ def check_launcher(name: str, cluster: Cluster, facts: Mapping[str, NodeFacts]) 
         raise InputError("launcher", name, f"not one version on all nodes ({by_host}); {SETUP}")
     host, launcher = next(iter(found.items()))
     if not launcher["version"] and not facts[host]["glibc"] and launcher["path"].startswith(facts[host]["home"] + "/"):
-        why = f"{launcher['path']} needs glibc, which the image on {host} has not: take an image with glibc"
+        why = f"{launcher['path']} needs glibc, and the image on {host} does not have it: use an image with glibc"
         raise InputError("container_image", launcher["path"], f"{why}, or name its own MPI, or -e launcher=torchrun")
     if not launcher["version"]:
         silent = f"{launcher['path']} --version printed no version {launcher['said']}".rstrip()

@@ -36,7 +36,8 @@ def parse_restart_by(given: Mapping[str, object], max_restarts: int) -> str:
         reason = "each start takes a new free port for rank 0, outside these: leave out ports, or restart_by"
         raise InputError("ports", given["ports"], reason)
     if given.get("min_nodes") is not None:
-        raise InputError("min_nodes", given["min_nodes"], "torchrun's agents stay on their nodes: leave one out")
+        why = "with restart_by=torchrun ranks restart on the same nodes: leave one out"
+        raise InputError("min_nodes", given["min_nodes"], why)
     return by
 
 

@@ -71,7 +71,7 @@ def check_run_dir(runs_dir: str, job_id: str) -> Path:
         reason = getattr(error, "strerror", error)
         raise InputError("runs_dir", runs_dir, f"{reason}: -e runs_dir=<a directory of yours>") from None
     if there:
-        raise InputError("job_id", job_id, f"{run_dir} is there already: choose another id, or leave it out")
+        raise InputError("job_id", job_id, f"{run_dir} exists already: choose another id, or leave it out")
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise InputError("runs_dir", runs_dir, f"{above} cannot be written to: -e runs_dir=<a directory of yours>")
     space = os.statvfs(above)
@@ -86,7 +86,7 @@ def make_run_dir(run_dir: Path, files: Mapping[str, str]) -> None:
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         run_dir.mkdir(mode=0o700)
     except FileExistsError:
-        raise InputError("job_id", run_dir.name, f"{run_dir} is there already: choose another id") from None
+        raise InputError("job_id", run_dir.name, f"{run_dir} exists already: choose another id") from None
     except OSError as error:
         raise InputError("runs_dir", str(run_dir.parent), f"cannot be written to: {error.strerror}") from None
     try:
@@ -186,7 +186,7 @@ def fetched_run(job_id: str, runs_dir: str) -> Path:
     """Return where a run goes that another controller had planned. InputError if more than a diagnosis is there."""
     run_dir = Path(runs_dir).expanduser().absolute() / job_id
     if run_dir.is_symlink() or (run_dir.exists() and not is_diagnosis_only(run_dir)):
-        raise InputError("job_id", job_id, f"{run_dir} is there already: move it away, or give another runs_dir")
+        raise InputError("job_id", job_id, f"{run_dir} exists already: move it away, or give another runs_dir")
     return run_dir
 
 

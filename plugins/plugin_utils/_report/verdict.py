@@ -94,7 +94,7 @@ def hang_of(run: Run) -> str:
 
 
 def hung(run: Run) -> Verdict:
-    """hang_end ended it."""
+    """Return the verdict on a job that hang_end ended."""
     step = mend(run.known, run.failure.rank if run.failure else None) if run.known else "Each rank wrote where it was."
     who = hang_of(run)
     sentence = f"{who}It was ended{took(run)}." if who else f"It hung, and was ended{took(run)}."

@@ -32,8 +32,8 @@ class Asked:
     """Nodes as a job asks for them.
 
     `hosts`: name and address of each in the plan; `ranks`, `cores`, `gpus`: on each; `vendor`: of the GPUs; `port` of
-    the rendezvous; `reasons`: those of a plan of surveyed nodes, and what is said in their place; `unit`: what people
-    call a node.
+    the rendezvous; `reasons`: of variables and options that a plan of surveyed nodes has for another reason, by their
+    names; `unit`: what people call a node.
     """
 
     hosts: tuple[tuple[str, str], ...]
@@ -55,9 +55,10 @@ class Asked:
         )
         return Cluster(nodes[0], nodes)
 
-    def relabelled(self, text: str, source: str) -> tuple[str, str]:
-        """Return a reason and its source, which are those of nodes that were surveyed, as they are of these."""
-        return self.reasons.get(text, text), {"inventory": "user", "measured": "default"}.get(source, source)
+    def relabelled(self, name: str, text: str, source: str) -> tuple[str, str]:
+        """Return the reason of a variable or option and its source. Given: those of nodes that were surveyed."""
+        reason = text if source == "user" else self.reasons.get(name, text)
+        return reason, {"inventory": "user", "measured": "default"}.get(source, source)
 
 
 def facts_of(node: Node, asked: Asked, request: Request) -> NodeFacts:
@@ -94,7 +95,7 @@ def with_reasons(command: LaunchCommand, asked: Asked) -> LaunchCommand:
     """Return torchrun's command with the reasons that it has on such nodes."""
     on = {}
     for host, options in command.on.items():
-        rows = [(option, asked.relabelled(option.reason, option.source)) for option in options]
+        rows = [(option, asked.relabelled(option.words[0], option.reason, option.source)) for option in options]
         on[host] = tuple(dataclasses.replace(option, reason=why, source=source) for option, (why, source) in rows)
     return dataclasses.replace(command, on=on)
 
@@ -104,7 +105,7 @@ def of_node(node: NodePlan, asked: Asked) -> NodePlan:
     why = f"each {asked.unit} finds its NIC: the one on the way to the first {asked.unit}"
 
     def settled(setting: Setting) -> Setting:
-        reason, source = asked.relabelled(setting.reason, setting.source)
+        reason, source = asked.relabelled(setting.name, setting.reason, setting.source)
         return dataclasses.replace(setting, reason=reason, source=source)
 
     settings = []

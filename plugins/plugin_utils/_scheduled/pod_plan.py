@@ -12,6 +12,7 @@ import math
 import re
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import RESOURCES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import PYTHON
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, Option
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
@@ -22,12 +23,12 @@ from .pod_request import PodRequest
 PORT = 29500  # of the rendezvous: torchrun's own default, and each pod has an address of its own
 NAME_CHARACTERS = 40  # of a Job: its pods have a number and five letters more, and 63 is the most (RFC 1123)
 OWN_ADDRESS = "each pod has an address of its own: no other job has the port"
-OF_PODS = {
-    "a free port of that node": OWN_ADDRESS,
-    "a free port there": OWN_ADDRESS,
-    "its address in the proven network": "its name in the cluster's DNS",
-    "cores of the node / its ranks": "pod_cpus / ranks; one for each without",
-    "torchrun of torch 2.x": "torchrun of the image's torch",
+REASONS = {
+    "--master-port": OWN_ADDRESS,
+    "MASTER_PORT": OWN_ADDRESS,
+    "--local-addr": "its name in the cluster's DNS",
+    "OMP_NUM_THREADS": "pod_cpus / ranks; one for each without",
+    PYTHON: "torchrun of the image's torch",
 }
 WAIT = "pod_start_timeout: agents of pods that are there wait for the others; torchrun's own is 600 s"
 
@@ -59,7 +60,7 @@ def asked_of(pods: PodRequest, job_id: str) -> Asked:
         cores=cores_of(pods),
         home=row.home,
         port=PORT,
-        reasons=OF_PODS,
+        reasons=REASONS,
         gpus=pods.gpus,
         vendor=RESOURCES[pods.gpu_resource],
     )

@@ -20,7 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootst
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, REFUSED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, PYTHON, REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import MARK
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import FORM, HOME
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
@@ -55,11 +55,11 @@ LEFT_SECONDS = 90.0  # for Slurm to take a job off its nodes: KillWait and some 
 LOOK_SECONDS, LOOK_MOST = 0.5, 8.0  # until the first look whether it is gone, and between two, which double
 OWN_PORT = "a random one: other jobs may run on that node"
 REASONS = {
-    "a free port of that node": OWN_PORT,
-    "a free port there": OWN_PORT,
-    "its address in the proven network": "the first of the nodes that Slurm chooses",
-    "cores of the node / its ranks": "slurm_cpus / ranks; one for each without",
-    "torchrun of torch 2.x": "torchrun of the torch on the nodes",
+    "--master-port": OWN_PORT,
+    "MASTER_PORT": OWN_PORT,
+    "--local-addr": "the first of the nodes that Slurm chooses",
+    "OMP_NUM_THREADS": "slurm_cpus / ranks; one for each without",
+    PYTHON: "torchrun of the torch on the nodes",
 }
 # The first thing that runs on a node: takes our files from the input, lays them into a directory of this job's own, and
 # becomes the first program of pods. What comes after the files is the controller's sign of life. Any Python reads it.

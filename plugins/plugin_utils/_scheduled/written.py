@@ -36,7 +36,7 @@ def write(
     of_runai = bool(submitted_by)
     for path in (manifest, *([program] if of_runai else [])):
         if os.path.lexists(path):
-            raise InputError("pod_manifest", str(path), "it is there: name another file")
+            raise InputError("pod_manifest", str(path), "the file exists: name another one")
     things = {"apiVersion": "v1", "kind": "List", "items": [thing.manifest for thing in objects]}
     new_file(manifest, json.dumps(things, indent=1).encode() + b"\n")
     if of_runai:

@@ -160,7 +160,7 @@ def shares(met: Sequence[Met], where: Mapping[Unit, str], uncertain: Mapping[str
 
 
 def doubt(one: str, other: str, uncertain: Mapping[str, float]) -> float:
-    """Return what a difference between arrivals on two nodes must exceed to be one."""
+    """Return the smallest difference between arrivals on two nodes that is not clock error."""
     return LEAST_SECONDS if one == other else max(LEAST_SECONDS, uncertain[one] + uncertain[other])
 
 

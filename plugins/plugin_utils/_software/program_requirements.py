@@ -235,7 +235,7 @@ def parsed(text: str, where: str, hashes: tuple[str, ...] = ()) -> Asked:
             OPTION, f"{text} ({where})", f"{kind}; {WHEELS if 'path' in kind else 'write name==version'}"
         ) from None
     if found.url:
-        raise InputError(OPTION, f"{text} ({where})", f"an address may have another content tomorrow; {WHEELS}")
+        raise InputError(OPTION, f"{text} ({where})", f"the file at an address may change; {WHEELS}")
     extras = (
         f"[{','.join(sorted(map(canonical, found.extras)))}]" if found.extras and not hashes else ""
     )  # with hashes all are listed

@@ -71,10 +71,11 @@ def locked_packages(content: Mapping[str, object], file: str, proven: str) -> li
         packages = [package_of(each) for each in items(content.get("package"))]
         roots = [each for each in packages if each.is_root]
         if len(roots) != 1:
-            raise InputError("requirements", file, "it has no one project at '.': give a requirements.txt (uv export)")
+            why = "it does not have exactly one project at '.': give a requirements.txt (uv export)"
+            raise InputError("requirements", file, why)
         ways = followed(packages, roots[0], proven, file)
     except UnreadableError:
-        raise InputError("requirements", file, "not as uv writes it: write it anew with uv lock") from None
+        raise InputError("requirements", file, "not a valid lock file of uv: recreate it with uv lock") from None
     by_key = {each.key: each for each in packages}
     return [entry(by_key[key], some, file, proven) for key, some in sorted(ways.items())]
 
