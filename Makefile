@@ -317,7 +317,7 @@ release: $(READY)
 	rm -rf release && mkdir release
 	$(call in_venv,ansible-galaxy collection build --output-path release)
 	git archive --prefix=torch_backends-$(VERSION)/ --output=release/torch_backends-$(VERSION).tar.gz HEAD:torch_backends
-	$(if $(wildcard wheels/*.whl),cp wheels/*.whl release)
+	$(if $(wildcard wheels/*.whl),cp wheels/*.whl release,@echo 'release: it has no wheel: type make wheels before, to add them')
 	cd release && sha256sum -- $(if $(wildcard wheels/*.whl),*.whl) *.tar.gz >SHA256SUMS
 
 clean:

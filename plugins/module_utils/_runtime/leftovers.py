@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Ends what jobs left on this node and takes away their directories. A job that still runs is not touched."""
+"""Ends what jobs left on this node and takes away their directories. A job that still runs is not touched.
+
+At the end of a job, its guard ends its processes: guard.py, ending.py.
+"""
 
 from __future__ import annotations
 
