@@ -27,5 +27,5 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_rank_finds_what_it_should(program: Path, ranks: int) -> None:
     """Strangers that say nothing would take ten seconds of each of these twelve groups, were they heard."""
     words = [str(program), str(ranks), "480", "1"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=90)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=110)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stdout + done.stderr

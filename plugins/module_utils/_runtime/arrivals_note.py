@@ -54,7 +54,10 @@ OWN_ENTRY = re.compile(
 
 
 class Run(TypedDict):
-    """Collectives of a group, one after the other. `at`: of the first, microseconds; `kinds`: by their number."""
+    """Collectives of a group, in their order. `at`: when this rank came to the first; `gaps`: from each to the next.
+
+    Times in microseconds. `kinds`: of each, by number.
+    """
 
     group: str
     size: int

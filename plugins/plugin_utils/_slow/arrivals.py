@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.arriva
     FILE_BYTES,
     KINDS_MOST,
     RING_MOST,
+    Run,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.clocks import FILE as CLOCKS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
@@ -81,19 +82,8 @@ class Clock(NamedTuple):
         return self.offset + min(1.0, max(0.0, share)) * (self.offset_at_end - self.offset)
 
 
-class Run(TypedDict):
-    """Collectives of one group, one after the other. Times in microseconds: of the first, and from each to the next."""
-
-    group: str
-    size: int
-    first: int
-    at: int
-    gaps: list[int]
-    kinds: list[int]
-
-
 class Runs(TypedDict):
-    """A line of arrivals.jsonl."""
+    """What is read of a line of arrivals.jsonl."""
 
     runs: list[Run]
 
