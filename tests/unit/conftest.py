@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import ledger
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
@@ -30,6 +31,22 @@ def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def ledger_of_the_test(ledgers: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what tests install, as root and with stubs, out of the notes of this machine."""
     monkeypatch.setattr(ledger, "LEDGER", next(ledgers))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def others_live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have a clean-up see marks of these tests' jobs alone.
+
+    It ends what other jobs of the user left, whatever their home: those of another process of tests too.
+    """
+    seen, home = processes.marked, str(tmp_path_factory.getbasetemp())
+
+    def marked(children: processes.Children | None = None) -> list[tuple[processes.Process, processes.Mark]]:
+        return [(process, mark) for process, mark in seen(children) if mark.job_dir.startswith(home)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "marked", marked)
+        yield
 
 
 @pytest.fixture(scope="session")
