@@ -145,7 +145,7 @@ def test_what_is_not_in_the_repository(repository: tuple[str, str], home: Path) 
     with pytest.raises(InputError, match="git rev-parse: "):
         script_at(f"{url}@{COMMIT}#examples/train.py", None)
     assert not [path for path in (home / ".torchfleet/scripts").iterdir() if path.name.endswith(COMMIT)]
-    with pytest.raises(InputError, match=f"there is no such file at {commit[:12]}"):
+    with pytest.raises(InputError, match=f"no such file at {commit[:12]}"):
         script_at(f"{url}@{commit}#nowhere.py", None)
     with pytest.raises(InputError, match="git fetch: "):
         script_at(f"git+file:///nowhere@{commit}#train.py", None)
@@ -160,7 +160,7 @@ def test_a_link_in_a_repository_leads_nowhere_else(repository: tuple[str, str], 
     run(["git", "add", "."])
     run(["git", "-c", "user.name=x", "-c", "user.email=x@y", "commit", "--quiet", "--message", "x"])
     commit = run(["git", "rev-parse", "HEAD"]).stdout.strip()
-    with pytest.raises(InputError, match="there is no such file at"):
+    with pytest.raises(InputError, match="no such file at"):
         script_at(f"{url}@{commit}#examples/out.py", None)
 
 

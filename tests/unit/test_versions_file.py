@@ -61,7 +61,7 @@ def test_a_version_is_text(tmp_path: Path) -> None:
         ("openmpi: {version: 9.9, source: {sha256: {9.9: abc}}}", "openmpi.source", "its checksum is not known"),
         ("openmpy: {version: 1}", "openmpi.version", 'torchfleet_versions: got "openmpy"; '),
         ("- openmpi", "openmpi.version", "give a file like versions.yml: openmpi: {version: 5.0.10}"),
-        ("openmpi: [", "openmpi.version", "it cannot be read: while parsing"),
+        ("openmpi: [", "openmpi.version", "give a YAML file that can be read: while parsing"),
         ("{}", "openmpi.revision", "versions.yml has no such entry"),
     ],
 )
@@ -72,5 +72,5 @@ def test_what_is_refused(tmp_path: Path, text: str, name: str, says: str) -> Non
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"torchfleet_versions: got .*it cannot be read: .*No such file"):
+    with pytest.raises(InputError, match=r"torchfleet_versions: got .*give a YAML file that can be read: .*No such file"):
         read_lock(SHIPPED, str(tmp_path / "none.yml"))

@@ -109,7 +109,7 @@ def parse_words(name: str, value: object) -> tuple[str, ...]:
         raise InputError(name, value, "give a list of words, or one text to split as a shell does")
     words = tuple(plain_text(word) for word in value)
     if any("\0" in word for word in words):
-        raise InputError(name, value, "an argument cannot contain a NUL character")
+        raise InputError(name, value, "an argument cannot contain a NUL character: leave it out")
     return words
 
 

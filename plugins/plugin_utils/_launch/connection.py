@@ -93,7 +93,8 @@ class Connection:
 
     def unusable_home(self, lost: Exception) -> InputError:
         """Return the error for a home to which our code cannot be copied."""
-        return InputError(f"torchfleet_home of {self.head.name}", self.home, f"cannot be used: {lost}")
+        name = f"torchfleet_home of {self.head.name}"
+        return InputError(name, self.home, f"{lost}; give a directory of yours: -e torchfleet_home=/scratch/me")
 
     def __enter__(self) -> Self:
         return self

@@ -57,7 +57,7 @@ def module_file(folder: str, module: str) -> str:
     for file in files:
         if file.is_file():
             return str(file)
-    raise InputError("module", module, f"neither {files[0]} nor {files[1]} is there")
+    raise InputError("module", module, f"neither {files[0]} nor {files[1]} is there: give the module of a file")
 
 
 def script_at(address: str, sha256: str | None) -> str:
@@ -132,7 +132,7 @@ def in_repository(url: str, commit: str, path: str) -> str:
     git(url, place, "clean", "--quiet", "--force", "-d", "-x")
     script = place / path
     if not script.is_file() or place.resolve() not in script.resolve().parents:
-        raise InputError("workload", f"{url}#{path}", f"there is no such file at {commit[:12]}")
+        raise InputError("workload", f"{url}#{path}", f"no such file at {commit[:12]}: give its path in the repository")
     return str(script)
 
 

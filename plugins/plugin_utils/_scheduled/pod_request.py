@@ -203,7 +203,7 @@ def parse_volumes(name: str, value: object) -> tuple[Volume, ...]:
             raise InputError(name, word, f"{taken[0]} is torchfleet's own in the pods: -e {name}={claim}:/scratch")
         found.append(Volume(claim, path, more == ["ro"]))
     if len({volume.path for volume in found}) < len(found):
-        raise InputError(name, str(value)[:100], "two claims are mounted at the same path")
+        raise InputError(name, str(value)[:100], "two claims are mounted at the same path: give each its own")
     return tuple(found)
 
 

@@ -139,7 +139,7 @@ def dependencies(content: Mapping[str, object], file: str) -> list[str]:
         raise InputError(OPTION, file, "its dependencies are dynamic: write them down, or a requirements.txt")
     found = project.get("dependencies", [])
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise InputError(OPTION, file, "project.dependencies is not a list of texts")
+        raise InputError(OPTION, file, "project.dependencies is not a list of texts: write one, or a requirements.txt")
     return found
 
 
@@ -187,7 +187,7 @@ def option_of(line: str, where: str) -> tuple[str, str]:
     if not option.startswith("--") and len(option) > 2:  # -rother.txt
         option, value = option[:2], option[2:] + value
     if not value and option in ("-r", "--requirement", "-i", "--index-url"):
-        raise InputError(OPTION, f"{line} ({where})", "the option has no value")
+        raise InputError(OPTION, f"{line} ({where})", "the option has no value: give it one, or leave it out")
     return option, value.strip().strip("\"'")
 
 

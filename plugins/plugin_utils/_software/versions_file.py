@@ -30,7 +30,8 @@ def parse(path: str) -> Lock:
     try:
         read = yaml.load(Path(path).expanduser().read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (OSError, yaml.YAMLError) as error:
-        raise InputError("torchfleet_versions", path, f"it cannot be read: {' '.join(str(error).split())}") from None
+        wrong = " ".join(str(error).split())
+        raise InputError("torchfleet_versions", path, f"give a YAML file that can be read: {wrong}") from None
     if not isinstance(read, dict):
         raise InputError("torchfleet_versions", path, "give a file like versions.yml: openmpi: {version: 5.0.10}")
     return read
@@ -61,7 +62,8 @@ def entry(lock: Lock, name: str, version: str = "") -> object:
     owner: dict[str, object] = {}
     for part in name.split("."):
         if not isinstance(found, dict) or part not in found:
-            raise InputError("locked", name, "versions.yml has no such entry")
+            there = ", ".join(found) if isinstance(found, dict) else "nothing"
+            raise InputError("locked", name, f"versions.yml has no such entry; there is {there}")
         owner = found
         found = found[part]
     if name.endswith(".source") and isinstance(found, dict):
