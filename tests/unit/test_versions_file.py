@@ -72,5 +72,6 @@ def test_what_is_refused(tmp_path: Path, text: str, name: str, says: str) -> Non
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"torchfleet_versions: got .*give a YAML file that can be read: .*No such file"):
+    told = r"torchfleet_versions: got .*give a YAML file that can be read: .*No such file"
+    with pytest.raises(InputError, match=told):
         read_lock(SHIPPED, str(tmp_path / "none.yml"))

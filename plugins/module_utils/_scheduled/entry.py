@@ -28,9 +28,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_di
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import LISTING, TREE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, NodeOrder, Order
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromGuard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Ending, FromGuard
 
-from .framed_log import PART_CHARACTERS, lines_of
+from .framed_log import PART_CHARACTERS, FromNode, lines_of
 from .network import network_of, wait_for_name, with_nic
 from .place import PodNumber, number_of, without_those_of_pods
 from .plain import FORM, lines_for_people
@@ -89,9 +89,8 @@ class Entry:
         self.signalled = ""
         self.last_beat = time.monotonic()
 
-    def say(self, kind: str, **fields: object) -> None:
+    def say(self, frame: FromNode) -> None:
         """Write a frame into the log, or what people read of it."""
-        frame = {"kind": kind, **fields}
         framed = lines_of(frame, self.number, self.part_characters)
         lines = lines_for_people(frame, self.host) if self.plain else list(framed)
         self.number += len(lines)
@@ -124,7 +123,7 @@ class Entry:
         report = job.report()
         if not self.plain:
             self.send_output(job.job, order, orders["output_bytes"])
-        self.say("over", report=report)
+        self.say({"kind": "over", "report": report})
         self.leave()
         rcs = [record.get("rc", FAILED) for record in report["records"].values()]
         return 0 if len(rcs) == len(order["ranks"]) and not any(rcs) else FAILED
@@ -155,13 +154,15 @@ class Entry:
         """
         network = network_of(peers.other if peers else "", job["master_port"], self.unit)
         self.say(
-            "here",
-            number=place.number,
-            said=[place.reason, *network.said],
-            nic=network.nic,
-            rdma=list(network.rdma),
-            python=f"{sys.executable} {platform.python_version()}",
-            node=self.machine(),
+            {
+                "kind": "here",
+                "number": place.number,
+                "said": [place.reason, *network.said],
+                "nic": network.nic,
+                "rdma": list(network.rdma),
+                "python": f"{sys.executable} {platform.python_version()}",
+                "node": self.machine(),
+            }
         )
         order = {**job, **node, "environment": with_nic(node["environment"], network)}
         found = {PYTHON: sys.executable, FIRST: peers.first if peers else "127.0.0.1"}
@@ -195,25 +196,26 @@ class Entry:
 
     def on_message(self, job: NodeJob, message: FromGuard) -> None:
         """Handle a message of the guard. No other node is waited for: torch's rendezvous does that."""
-        kind = message["kind"]
-        if kind == "placed":
+        if message["kind"] == "placed":
             job.send({"kind": "all_placed"})
-        elif kind == "done":
+            self.say(message)
+        elif message["kind"] == "done":
             job.send({"kind": "all_done"})
-        if kind in ("placed", "done", "ending"):
-            self.tell(job, {**message})
+            self.say(message)
+        elif message["kind"] == "ending":
+            self.say(self.ending(job, message))
 
-    def tell(self, job: NodeJob, message: Mapping[str, object]) -> None:
-        """Tell the controller what the guard says."""
-        self.say(str(message["kind"]), **{name: value for name, value in message.items() if name != "kind"})
+    def ending(self, job: NodeJob, message: Ending) -> Ending:
+        """Return what the controller is told of why the guard ends the job."""
+        return message
 
     def show(self, job: NodeJob) -> None:
         """Tell what ranks wrote, and now and then that this node lives."""
         for frame in job.output.shown():
-            self.say(**frame)
+            self.say(frame)
         if time.monotonic() - self.last_beat > 5 * BEAT_SECONDS:
             self.last_beat = time.monotonic()
-            self.say("beat")
+            self.say({"kind": "beat"})
 
     def send_output(self, job: JobDir, order: Order, most: int) -> None:
         """Send the files of the ranks, of large ones the end: each rank has the same part of `most` bytes."""
@@ -239,7 +241,7 @@ class Entry:
                 if not block and not first:
                     break
                 content = base64.b64encode(block).decode()
-                self.say("output", name=name, first=first, content=content, cut=cut)
+                self.say({"kind": "output", "name": name, "first": first, "content": content, "cut": cut})
                 left, first = left - len(block), False
                 if not block:
                     break

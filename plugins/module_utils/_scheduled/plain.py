@@ -6,28 +6,25 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, cast
-
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeReport
+
+from .framed_log import FromNode
 
 FORM = "plain"  # the word on the command line that asks for it
 
 
-def lines_for_people(frame: Mapping[str, object], host: str) -> list[str]:
+def lines_for_people(frame: FromNode, host: str) -> list[str]:
     """Return the lines of a message of framed_log.py; none for what only a controller needs. `host`: this pod."""
-    kind = frame["kind"]
-    if kind == "line":
+    if frame["kind"] == "line":
         return [f"rank {frame['rank']}: {frame['text']}"]
-    if kind == "report":
-        values = cast("Dict[str, object]", frame["values"])
-        return [f"rank {frame['rank']}: " + ", ".join(f"{name} {value}" for name, value in values.items())]
-    if kind == "here":
-        said = cast("List[str]", frame["said"])
-        return [f"torchfleet: {host}: {line}" for line in said]
-    if kind == "ending":
+    if frame["kind"] == "report":
+        return [f"rank {frame['rank']}: " + ", ".join(f"{name} {value}" for name, value in frame["values"].items())]
+    if frame["kind"] == "here":
+        return [f"torchfleet: {host}: {line}" for line in frame["said"]]
+    if frame["kind"] == "ending":
         return [f"torchfleet: {host} ends the job: {frame['detail'] or frame['reason']}"]
-    return outcome(cast("NodeReport", frame["report"]), host) if kind == "over" else []
+    return outcome(frame["report"], host) if frame["kind"] == "over" else []
 
 
 def outcome(report: NodeReport, host: str) -> list[str]:

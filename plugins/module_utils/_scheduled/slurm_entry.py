@@ -15,12 +15,13 @@ import re
 import shutil
 import stat
 import time
-from typing import Callable, Iterator, Mapping
+from typing import Callable, Iterator
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Ending
 
 from .entry import Entry, Lease, Peers
 from .place import NoPlace
@@ -77,7 +78,7 @@ class SlurmEntry(Entry):
             return super().run()
         except (NoPlace, OSError, ValueError) as error:
             reason = reasons.never_started(error)
-            self.say("ending", reason=reason.code, detail=reason.detail)
+            self.say({"kind": "ending", "reason": reason.code, "detail": reason.detail})
             raise
         finally:
             shutil.rmtree(self.home, ignore_errors=True)
@@ -98,15 +99,15 @@ class SlurmEntry(Entry):
         if not self.signalled:
             self.signalled, self.asked = BY_CONTROLLER, True
 
-    def tell(self, job: NodeJob, message: Mapping[str, object]) -> None:
-        """Tell the controller what the guard says.
+    def ending(self, job: NodeJob, message: Ending) -> Ending:
+        """Return what the controller is told of why the guard ends the job.
 
         Slurm sends the signal that ends a job to all its processes: a rank that dies of it did not fail by itself.
         """
-        if message["kind"] == "ending" and self.by_slurm:
-            reason = reasons.signalled(self.signalled, f"{self.unit} {job.order['host']}")
-            message = {**message, "reason": reason.code, "detail": reason.detail}
-        super().tell(job, message)
+        if not self.by_slurm:
+            return message
+        reason = reasons.signalled(self.signalled, f"{self.unit} {job.order['host']}")
+        return {**message, "reason": reason.code, "detail": reason.detail}
 
     @property
     def by_slurm(self) -> bool:
