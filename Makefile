@@ -31,14 +31,15 @@ ON_PAIR := $(filter-out lab torch_backends,$(ROLES))
 PAIR := -e lab_name=molecule -e lab_image=bare -e lab_nodes=2 -e lab_nics=2
 
 .NOTPARALLEL:
-.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends programs stress-backends sanitize-backends torch-backends wheels clean
+.PHONY: help check changelog release train setup venv verify clean-jobs lab lab-absent test cluster nodes nodeless networks combinations stack containers compat storage kubernetes node-containers cloud causes hangs gpu pictures lint ruff ruff-format ansible-lint types collection unit integration molecule molecule-together molecule-pair faults bench bench-nodes bench-launchers bench-look bench-engines bench-backends programs stress-backends sanitize-backends torch-backends wheels clean
 
 help:
 	@echo 'make train        set this machine up and train on it; also make setup, make verify, make clean-jobs'
 	@echo "                  of other machines: make train INVENTORY=my-machines.yml ARGS='-e workload=mnist'"
 	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
 	@echo 'make check        what takes about a minute: ruff, types, the fast tests; before every commit'
-	@echo 'make test         everything that proves the project: lint, types, molecule, all tests'
+	@echo 'make test         what proves the project: lint, types, molecule, each feature, launcher and backend once'
+	@echo 'make combinations features of it under every other launcher, MPI and firewall (root; half an hour)'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'
@@ -109,21 +110,27 @@ test: $(DEV_READY)
 # What some tests take of this machine. In the lane of all others (NEEDS=) they alone fail where it is not to be had.
 NEEDS := setup
 PYTEST := python -m pytest -q --durations=15
+# Each feature once, and each launcher, backend and firewall: tests/combinations.py.
+ONCE := $(PYTEST) -m 'not combination'
 
 CLUSTER := tests/lab/test_head_only.py $(wildcard tests/lab/test_across*.py)
 cluster: $(DEV_READY)
-	$(call in_venv,$(PYTEST) $(CLUSTER))
+	$(call in_venv,$(ONCE) $(CLUSTER))
 
 NETWORKS := $(addprefix tests/lab/test_,hostile_nodes.py firewalls.py lab.py nics.py old_python.py remove.py)
 OTHERS := $(CLUSTER) $(NETWORKS) tests/lab/test_stack.py
 nodes: $(DEV_READY)
-	$(call in_venv,$(PYTEST) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))
+	$(call in_venv,$(ONCE) $(filter-out $(OTHERS),$(wildcard tests/lab/test_*.py)))
 
 networks: $(DEV_READY)
-	$(call in_venv,$(PYTEST) $(NETWORKS))
+	$(call in_venv,$(ONCE) $(NETWORKS))
 
 nodeless: $(DEV_READY) $(NEEDS)
-	$(call in_venv,$(PYTEST) tests/unit tests/integration torch_backends/tests)
+	$(call in_venv,$(ONCE) tests/unit tests/integration torch_backends/tests)
+
+# Features under more launchers, MPIs and firewalls than one: not part of `make test`.
+combinations: $(DEV_READY) setup
+	$(call in_venv,$(PYTEST) -m combination $(filter-out tests/lab/test_stack.py,$(wildcard tests/lab/test_*.py)) torch_backends/tests)
 
 # Open MPI built from its source, which takes both cores longer than all else: not part of `make test`.
 stack: $(DEV_READY)

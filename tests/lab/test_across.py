@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
+from tests.combinations import combined
 from tests.driver import SCRIPTS
 from tests.lab import slurm
-from tests.lab.cluster import LAUNCHERS, OB1, SLURM, Cluster, Job
+from tests.lab.cluster import OB1, SLURM, Cluster, Job
 
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
@@ -275,7 +276,7 @@ def test_ansible_playbook_is_ended(launching: Cluster, bystander: None, launcher
         job.wait_until(lambda: job.job_id not in slurm.queue(launching.lab, "n1"))
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", ["openmpi", "torchrun", "mpich", "srun", *combined("intelmpi", "sbatch")])
 def test_a_rank_that_saves_is_waited_for(launching: Cluster, launcher: str) -> None:
     """A child of a shell on the last node, when all other ranks are gone: no launcher and no daemon disturbs it."""
     options = {"nodes": "n1,n2", "launcher": launcher}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import combined
 from tests.driver import REPO
-from tests.lab.cluster import HYDRA, OB1, PAIR, SLURM, Cluster
+from tests.lab.cluster import HYDRA, OB1, PAIR, Cluster
 from torch_backends.tests import package
 
 CHECKS = REPO / "torch_backends" / "tests" / "ranks.py"
@@ -26,7 +27,7 @@ def with_backends(four_nodes: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("with_backends")
-@pytest.mark.parametrize("mpi", ["openmpi", *HYDRA])
+@pytest.mark.parametrize("mpi", ["openmpi", "intelmpi", *combined("mpich")])
 def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: str) -> None:
     """Two ranks on each: what goes through memory inside a node, and through the MPI between nodes."""
     options = {"workload": str(CHECKS), "workload_args": ["mpi", "/tmp"], "launcher": mpi, "nodes": "n1,n2"}
@@ -35,7 +36,7 @@ def test_every_check_of_the_backend_holds_on_two_nodes(cluster: Cluster, mpi: st
 
 
 @pytest.mark.usefixtures("with_backends")
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+@pytest.mark.parametrize("mpi", ["mpich", *combined("openmpi")])
 def test_it_trains_over_nodes_that_differ(cluster: Cluster, mpi: str) -> None:
     """Open MPI with the words that many documents give it: over TCP, without the BTL of an InfiniBand of old."""
     options = {"launcher_args": OB1} if mpi == "openmpi" else {}
@@ -51,7 +52,7 @@ def test_every_check_of_shm_holds_on_two_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("with_backends")
-@pytest.mark.parametrize("launcher", ["openmpi", "srun"])
+@pytest.mark.parametrize("launcher", ["srun", *combined("openmpi")])
 def test_shm_needs_no_launcher_of_its_own(launching: Cluster, launcher: str) -> None:
     launching.train(workload="message_passing", backend="shm", launcher=launcher, **PAIR)
 
@@ -64,7 +65,7 @@ def test_every_check_of_ccl_holds_on_two_nodes(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("with_backends")
-@pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
+@pytest.mark.parametrize("launcher", ["intelmpi", "srun", *combined("openmpi", "mpich", "sbatch")])
 def test_ccl_goes_beside_whatever_starts_it(launching: Cluster, launcher: str) -> None:
     """Under Intel MPI the training that its documents start so, the words included."""
     options = {"workload": "message_passing"}

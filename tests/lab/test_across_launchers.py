@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import combined
 from tests.driver import SCRIPTS
 from tests.lab import slurm
-from tests.lab.cluster import HYDRA, LAUNCHERS, PAIR, SLURM, Cluster
+from tests.lab.cluster import LAUNCHERS, PAIR, Cluster
 
 TELL = str(SCRIPTS / "tell.py")
 ODD = {
@@ -31,13 +32,13 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", *HYDRA, *SLURM])
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich", "srun", *combined("intelmpi", "sbatch")])
 def test_ranks_take_the_nodes_in_turn(launching: Cluster, launcher: str) -> None:
     job = launching.train(workload=TELL, np=3, launcher=launcher, map_by="node", nodes="n1,n2")
     assert [row["host"] for row in job.result["ranks"]] == ["n1", "n2", "n1"]
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", *HYDRA])
+@pytest.mark.parametrize("launcher", ["openmpi", "intelmpi", *combined("mpich")])
 def test_ranks_are_bound_if_that_is_asked_for(launching: Cluster, launcher: str) -> None:
     """And the launcher's ports are those that a firewall would let through: the real programs know all these words."""
     options = {"bind_to": "core", "ports": "24000-24999", "launcher": launcher}
@@ -57,7 +58,7 @@ def test_the_environment_arrives_byte_exact(launching: Cluster, launcher: str) -
         assert seen["GLOO_SOCKET_IFNAME"] == "eth1"
 
 
-@pytest.mark.parametrize("launcher", HYDRA)
+@pytest.mark.parametrize("launcher", ["intelmpi", *combined("mpich")])
 def test_hydra_on_nodes_that_differ(launching: Cluster, launcher: str) -> None:
     """Users, SSH ports, homes, NIC names and slots are each node's own."""
     job = launching.train(workload=TELL, launcher=launcher)
@@ -67,7 +68,7 @@ def test_hydra_on_nodes_that_differ(launching: Cluster, launcher: str) -> None:
     assert [told[rank]["HOME"] for rank in (0, 4)] == ["/home/fleet", "/home/other"]
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "torchrun", *HYDRA])
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich", *combined("torchrun", "intelmpi")])
 def test_many_ranks_on_nodes_that_differ(cluster: Cluster, launcher: str) -> None:
     job = cluster.train(workload=TELL, launcher=launcher, slots=16)
     assert [row["host"] for row in job.result["ranks"]] == [f"n{1 + rank // 16}" for rank in range(64)]
@@ -77,7 +78,7 @@ def test_many_ranks_on_nodes_that_differ(cluster: Cluster, launcher: str) -> Non
     assert "all 64 ranks succeeded" in job.output
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", *HYDRA])
+@pytest.mark.parametrize("launcher", ["openmpi", "mpich", *combined("intelmpi")])
 def test_nodes_of_different_vendors_are_one_world(cluster: Cluster, launcher: str) -> None:
     """An app context for each run of nodes of one kind; n2 looks as if it had a GPU."""
     cluster.lab.root("n2", "touch", "/dev/nvidia0")
@@ -168,7 +169,7 @@ def test_somebody_cancels_a_job_in_slurm(launching: Cluster, launcher: str) -> N
     job.wait_until(lambda: job.job_id not in slurm.queue(lab, "n1"))
 
 
-@pytest.mark.parametrize("launcher", SLURM)
+@pytest.mark.parametrize("launcher", ["sbatch", *combined("srun")])
 def test_job_timeout_does_not_run_in_the_queue(launching: Cluster, launcher: str) -> None:
     """Reproduced before: a job that waited longer than its job_timeout was timed_out without ever having run."""
     lab, limit = launching.lab, 15.0
@@ -182,7 +183,7 @@ def test_job_timeout_does_not_run_in_the_queue(launching: Cluster, launcher: str
     assert job.result["state"] == "succeeded" and job.result["seconds"] > limit
 
 
-@pytest.mark.parametrize("launcher", SLURM)
+@pytest.mark.parametrize("launcher", ["srun", *combined("sbatch")])
 def test_job_timeout_runs_when_the_ranks_are_there(launching: Cluster, launcher: str) -> None:
     job = launching.play(workload=str(SCRIPTS / "sleeper.py"), np=4, launcher=launcher, job_timeout=5)
     assert job.result["state"] == "timed_out", job.output

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import combined
 from tests.driver import REPO
 from tests.integration.test_training_data import speech
 from tests.lab.cluster import HYDRA, PAIR, SLURM, Cluster
@@ -52,7 +53,7 @@ for number, words in enumerate(json.loads(sys.argv[1]), start=1):
 """
 
 
-@pytest.mark.parametrize("launcher", ["openmpi", "torchrun", *HYDRA, *SLURM])
+@pytest.mark.parametrize("launcher", ["torchrun", *combined("openmpi", *HYDRA, *SLURM)])
 def test_all_learn_on_two_nodes(launching: Cluster, launcher: str, tmp_path: Path) -> None:
     place = f"/tmp/{launching.lab.name}-{launcher}"
     (tmp_path / "program").mkdir()

@@ -137,6 +137,7 @@ def test_a_build_that_fails_has_the_first_error_of_the_compiler(bare: Cluster) -
     assert "pyconfig.h: No such file or directory" in job.output
 
 
+@pytest.mark.combination
 def test_backend_mpi_under_intel_mpi_without_ccl(bare: Cluster) -> None:
     """Whose libfabric Intel MPI found as long as it was installed too."""
     places = ("/usr/lib/*/libfabric.so*", f"{HOME}/backends/lib/python3*/site-packages/*ccl*", f"{HOME}/intelmpi")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.combinations import combined
 from tests.driver import END_SECONDS, SCRIPTS, family
 from tests.lab import slurm
 from tests.lab.cluster import HYDRA, SLURM, Cluster, Job
@@ -24,10 +25,10 @@ LEASE = 10  # seconds
 # Every ending and every launcher, and not each with each: test_across.py and the fault matrix have them with ranks on
 # the head. Guard and supervisor are the head's, the rank and the lost node are n3's.
 ENDINGS = [
-    *[("rank", launcher) for launcher in ("intelmpi", *SLURM)],
-    *[("launcher", launcher) for launcher in ("mpich", "torchrun", *SLURM)],
+    *[("rank", "srun"), ("launcher", "mpich"), ("launcher", "sbatch")],
     *[("controller", "openmpi"), ("Ctrl-C", "sbatch"), ("job_timeout", "srun")],
     *[("guard", "openmpi"), ("supervisor", "mpich"), ("cut", "torchrun"), ("power", "intelmpi")],
+    *combined(("rank", "intelmpi"), ("rank", "sbatch"), ("launcher", "torchrun"), ("launcher", "srun")),
 ]
 STATES = {"Ctrl-C": "cancelled", "job_timeout": "timed_out", "cut": "lost", "power": "lost"}
 STATES.update(controller="lost", supervisor="lost")  # the others are failures
@@ -99,7 +100,7 @@ def test_setup_proves_a_head_that_only_launches(small_head: Cluster, said: str) 
     assert small_head.lab.ssh("n1", "ls .torchfleet/pytorch", check=False).returncode != 0  # it needs none
 
 
-@pytest.mark.parametrize("launcher", [*LAUNCHERS, *SLURM])
+@pytest.mark.parametrize("launcher", ["openmpi", "sbatch", *combined("torchrun", "srun", *HYDRA)])
 def test_ranks_run_on_the_workers_alone(launching: Cluster, launcher: str) -> None:
     given: dict[str, object] = {"workload": "message_passing"}
     if launcher == LAUNCHERS[0]:
