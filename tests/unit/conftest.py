@@ -33,7 +33,7 @@ def ledger_of_the_test(ledgers: Iterator[Path], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ledger, "LEDGER", next(ledgers))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def others_live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Have a clean-up see marks of these tests' jobs alone.
 
