@@ -54,7 +54,7 @@ make faults FAULTS='--list'                               # --red: those that we
 Under `srun` and `sbatch` the daemon on a node is its `slurmstepd`. Those nodes have Slurm 22.05, and one user and one
 home, for it wants that; the nodes of the other launchers differ in both.
 
-A tenth of it is in `make test` (`tests/lab/test_across_faults.py`). How jobs end, in words: [how a job
+Some of it is in `make test` (`tests/lab/test_across_faults.py`). How jobs end, in words: [how a job
 ends](how-a-job-ends.md).
 
 The figures are seconds from the fault until nothing was left on any node that was up (n/a: the launcher has no such

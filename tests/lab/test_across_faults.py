@@ -1,4 +1,4 @@
-"""A tenth of the fault matrix (tests/faults/rows.py): its cells, played as `make faults` does."""
+"""Some of the fault matrix (tests/faults/rows.py): its cells, played as `make faults` does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.combinations import combined
 from tests.faults.bed import Bed
 from tests.faults.cell import CellRun
 from tests.faults.rows import ROWS
@@ -14,9 +15,11 @@ from tests.lab.cluster import Cluster
 
 CELLS = [
     *[(row, "openmpi") for row in ("raise", "supervisor-n1", "term", "kill-all", "cut-n2", "pause-n2")],
-    *[(row, "torchrun") for row in ("raise", "launcher-n1", "launcher-n2", "guard-n2", "ctrl-c")],
-    *[(row, "mpich") for row in ("raise", "launcher-n2", "guard-n1", "kill", "ctrl-c")],
-    *[(row, "intelmpi") for row in ("raise", "launcher-n1", "supervisor-n2", "ctrl-c")],
+    *[(row, "torchrun") for row in ("launcher-n1", "launcher-n2", "guard-n2")],
+    *[(row, "mpich") for row in ("launcher-n2", "kill")],
+    *[(row, "intelmpi") for row in ("supervisor-n2", "ctrl-c")],
+    *combined(*((row, launcher) for row in ("raise", "ctrl-c") for launcher in ("torchrun", "mpich"))),
+    *combined(("guard-n1", "mpich"), ("raise", "intelmpi"), ("launcher-n1", "intelmpi")),
 ]
 
 

@@ -148,6 +148,7 @@ def test_backend_mpi_under_intel_mpi_without_ccl(bare: Cluster) -> None:
     assert there(bare, *places[:2]) == []
 
 
+@pytest.mark.combination
 def test_backend_ccl(bare: Cluster) -> None:
     said = works(bare, """setup.yml -e '{"backends": ["ccl"]}'""" + PROVE % "torchrun").output
     assert "torchrun ccl all-reduce correct" in said

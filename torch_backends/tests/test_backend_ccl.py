@@ -24,6 +24,7 @@ print(f"{tensor.tolist()} {os.path.isfile(os.path.join(torch_ccl.cwd, 'env/setva
 ALONE = "import torch, torch.distributed as dist\ndist.init_process_group('ccl')\nrank = dist.get_rank()\n"
 
 
+@pytest.mark.combination  # tests/lab/test_across_backends.py has all checks between nodes
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_rank_finds_what_it_should(came: Came, check: str) -> None:
     assert wrong(came("torchrun", 3, "ccl", ()), check) == ""
