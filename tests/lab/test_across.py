@@ -20,7 +20,7 @@ from tests.lab.cluster import OB1, SLURM, Cluster, Job
 
 TELL = str(SCRIPTS / "tell.py")
 SLEEPER = str(SCRIPTS / "sleeper.py")
-# Jobs of Slurm are not in the cells of the fault matrix that are played here (test_across_faults.py): its nodes are not these.
+# Jobs of Slurm are not among the cells of the fault matrix in test_across_faults.py: its nodes are not these.
 PARTS = [  # the others of Slurm are in test_head_only.py, those of other launchers in the fault matrix
     *[("srun", "n1", "launcher"), ("srun", "n2", "supervisor"), ("srun", "n2", "guard")],
     *[("sbatch", "n1", what) for what in ("supervisor", "guard")],
