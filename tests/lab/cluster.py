@@ -105,7 +105,7 @@ class Cluster:
     def play(self, playbook: str = "train.yml", *words: str, **given: Any) -> Job:
         """Run a playbook to its end."""
         job = self.start(playbook, *words, **given)
-        job.process.wait(900)
+        job.process.wait(1800)
         return job
 
     def train(self, **given: Any) -> Job:
