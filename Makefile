@@ -39,7 +39,7 @@ help:
 	@echo 'make lab          nodes in containers on this machine (root; docs/lab.md); make lab-absent removes them'
 	@echo 'make check        what takes about a minute: ruff, types, the fast tests; before every commit'
 	@echo 'make test         what proves the project: lint, types, molecule, each feature, launcher and backend once'
-	@echo 'make combinations features of it under every other launcher, MPI and firewall (root; half an hour)'
+	@echo 'make combinations features under every other launcher, MPI and firewall (root; up to an hour)'
 	@echo 'make lint         ansible-lint and ruff          make types        mypy --strict'
 	@echo 'make unit         the fast tests                 make integration  the tests that start jobs'
 	@echo 'make collection   the collection as it is installed, its roles and documents'

@@ -7,10 +7,9 @@ combination: a matrix would take hours, and most of its cells prove the same lin
 from __future__ import annotations
 
 import pytest
-from _pytest.mark import ParameterSet
 
 
-def combined(*cases: object) -> list[ParameterSet]:
+def combined(*cases: object) -> list[object]:
     """Mark values of a parameter, or tuples of several parameters' values, as combinations."""
     sets = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*values, marks=pytest.mark.combination) for values in sets]

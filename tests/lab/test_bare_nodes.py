@@ -137,7 +137,6 @@ def test_a_build_that_fails_has_the_first_error_of_the_compiler(bare: Cluster) -
     assert "pyconfig.h: No such file or directory" in job.output
 
 
-@pytest.mark.combination
 def test_backend_mpi_under_intel_mpi_without_ccl(bare: Cluster) -> None:
     """Whose libfabric Intel MPI found as long as it was installed too."""
     places = ("/usr/lib/*/libfabric.so*", f"{HOME}/backends/lib/python3*/site-packages/*ccl*", f"{HOME}/intelmpi")
@@ -148,7 +147,6 @@ def test_backend_mpi_under_intel_mpi_without_ccl(bare: Cluster) -> None:
     assert there(bare, *places[:2]) == []
 
 
-@pytest.mark.combination
 def test_backend_ccl(bare: Cluster) -> None:
     said = works(bare, """setup.yml -e '{"backends": ["ccl"]}'""" + PROVE % "torchrun").output
     assert "torchrun ccl all-reduce correct" in said

@@ -39,7 +39,7 @@ def others_live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     It ends what other jobs of the user left, whatever their home: those of another process of tests too.
     """
-    seen, home = processes.marked, str(tmp_path_factory.getbasetemp())
+    seen, home = processes.marked, f"{tmp_path_factory.getbasetemp()}/"
 
     def marked(children: processes.Children | None = None) -> list[tuple[processes.Process, processes.Mark]]:
         return [(process, mark) for process, mark in seen(children) if mark.job_dir.startswith(home)]

@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -517,3 +518,22 @@ def test_secrets_of_ranks_lie_on_no_node_once_they_are_read(tmp_path: Path) -> N
     node = object.__new__(slurm_entry.SlurmEntry)
     node.source = str(tmp_path / "files")
     assert node.secrets() == {"TOKEN": "hush-hush"} and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("signalled", "asked", "told"),
+    [
+        ("", False, (EndReason.RANK_FAILED, "rank 1 failed")),
+        ("SIGTERM", False, (EndReason.CANCELLED, "SIGTERM to node n2")),
+        (slurm_entry.BY_CONTROLLER, True, (EndReason.RANK_FAILED, "rank 1 failed")),
+    ],
+)
+def test_a_rank_that_dies_of_slurms_signal_did_not_fail(
+    signalled: str, asked: bool, told: tuple[EndReason, str]
+) -> None:
+    """Slurm sends it to all processes of the job; what our controller asks for is no signal."""
+    node = object.__new__(slurm_entry.SlurmEntry)
+    node.signalled, node.asked = signalled, asked
+    job: Any = SimpleNamespace(order={"host": "n2"})
+    ending = node.ending(job, {"kind": "ending", "reason": EndReason.RANK_FAILED, "detail": "rank 1 failed"})
+    assert (ending["reason"], ending["detail"]) == told

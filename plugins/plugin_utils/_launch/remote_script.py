@@ -57,7 +57,7 @@ def module_file(folder: str, module: str) -> str:
     for file in files:
         if file.is_file():
             return str(file)
-    raise InputError("module", module, f"neither {files[0]} nor {files[1]} is there: give the module of a file")
+    raise InputError("module", module, f"neither {files[0]} nor {files[1]} is there: name a module that is")
 
 
 def script_at(address: str, sha256: str | None) -> str:
