@@ -19,10 +19,11 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
     STATES,
     EndReason,
-    NotAsPlanned,
+    NoteCode,
     RankError,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record_forms import record
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import FindingCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
 
@@ -30,7 +31,7 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0}
 
 
-@pytest.mark.parametrize("codes", [EndReason, RankError, NotAsPlanned, UnreachedCode, RejectionCode, RailCode])
+@pytest.mark.parametrize("codes", [EndReason, RankError, NoteCode, FindingCode, UnreachedCode, RejectionCode, RailCode])
 def test_a_code_is_written_as_its_text(codes: type[Code]) -> None:
     for code in codes:
         texts = [str(code), f"{code}", format(code), json.loads(json.dumps(code))]
@@ -68,3 +69,11 @@ def test_every_end_has_its_sentence_in_one_file() -> None:
         if path.name != "reasons.py" and re.search(r"\bReason\(\s*EndReason\.", path.read_text())
     ]
     assert elsewhere == []
+
+
+def test_every_code_of_a_note_is_documented() -> None:
+    docs = PLUGINS.parent / "docs"
+    row = json.loads((docs / "result.schema.json").read_text())["properties"]["notes"]["items"]["properties"]
+    assert list(NoteCode) == row["code"]["enum"]
+    told = (docs / "read-a-run.md").read_text()
+    assert [code for code in NoteCode if f"`{code}`" not in told] == []

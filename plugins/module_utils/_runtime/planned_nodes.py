@@ -13,7 +13,7 @@ from .file_messages import FolderOffer
 from .head_job import Controller, order_of
 from .job_directory import open_file
 from .orders import RunOrder
-from .reasons import NotAsPlanned
+from .reasons import NoteCode
 from .records import AnyFacts
 from .remote_node import in_parallel
 from .survey import ssh_config, survey
@@ -45,7 +45,7 @@ CONFIG_BYTES = 16 << 20  # of the mesh's ssh configuration: some 300 for each no
 class Difference(NamedTuple):
     """What is not as it was planned with: `code` decides, `text` explains. `host`: of that node."""
 
-    code: NotAsPlanned
+    code: NoteCode
     host: str
     text: str
 
@@ -89,18 +89,18 @@ class PlannedNodes:
             other = [text for name, text in PLANNED_WITH.items() if before.get(name) != now.get(name)]
             if other:
                 text = f"{host} changed while it waited: {', '.join(other)}; start it again"
-                return Difference(NotAsPlanned.NODE_CHANGED, host, text)
+                return Difference(NoteCode.NODE_CHANGED, host, text)
             if host == self.hosts[0] and now["port"] != self.order["master_port"]:
                 text = f"port {self.order['master_port']} of rank 0 is taken on {host} by now; start it again"
-                return Difference(NotAsPlanned.PORT_TAKEN, host, text)
+                return Difference(NoteCode.PORT_TAKEN, host, text)
         return None
 
     def not_reached(self, host: str, why: str) -> Difference:
         """Return that a node does not answer, or is none of this cluster's any more: waiting does not mend that."""
         if is_removed(host, self.order["home"]):
             text = f"{host} is no node of this cluster any more: start it again without it"
-            return Difference(NotAsPlanned.NODE_REMOVED, host, text)
-        return Difference(NotAsPlanned.NODE_AWAY, host, f"{host} was not reached when its turn came: {why}")
+            return Difference(NoteCode.NODE_REMOVED, host, text)
+        return Difference(NoteCode.NODE_AWAY, host, f"{host} was not reached when its turn came: {why}")
 
 
 def is_removed(host: str, home: str) -> bool:

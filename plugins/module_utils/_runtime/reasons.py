@@ -58,9 +58,16 @@ class BatchEnd(Code):
     NODE_FAIL = "NODE_FAIL"
 
 
-class NotAsPlanned(Code):
-    """What a detached job may find when its turn comes that it was not planned for: codes of notes in result.json."""
+class NoteCode(Code):
+    """What a note in result.json tells."""
 
+    RANKS_NEVER_MET = "ranks_never_met"
+    CANCELLED_BY_A_NODE = "cancelled_by_a_node"
+    HANG_END = "hang_end"  # it was ended because it hung
+    HUNG = "hung"  # who kept the others waiting when it was ended
+    KEPT_WAITING = "kept_waiting"  # the same of one that took too long: it may have gone on
+    NOT_STARTED_AGAIN = "not_started_again"
+    # What a detached job finds when its turn comes that it was not planned for.
     NODE_AWAY = "node_away"
     NODE_REMOVED = "node_removed"
     NODE_CHANGED = "node_changed"

@@ -33,7 +33,7 @@ from .job_directory import JOB_ID
 from .job_rows import Ahead, JobRow, WaitingRun
 from .node_form import CPUS_MOST, HOST, ROWS
 from .orders import Place
-from .reasons import FINAL_STATES, RANK_STATES, RankError
+from .reasons import FINAL_STATES, RANK_STATES, NoteCode, RankError
 from .records import LauncherExit, Leftover, Metric, NodeReport, RankRecord, Result
 from .usage import USAGE, amount
 from .usage_figures import RUN_USAGE
@@ -154,7 +154,7 @@ RESULT: Form[Result] = shaped(
         "leftovers": mapped(HOST, listed(LEFTOVER, 2 * ROWS)),
         "metrics": mapped(metric_name, metric),
         "usage": either(RUN_USAGE, {"nodes": {}, "findings": []}),
-        "notes": listed(Form({"code": CODE, "text": words}), 100),
+        "notes": listed(Form({"code": coded(NoteCode), "text": words}), 100),
     }
 )
 WAITING: Form[WaitingRun] = Form(

@@ -10,7 +10,7 @@ from typing import TypedDict, Union, final
 
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
-from .reasons import EndReason, FinalState, ImageFlaw, RankError, RankState
+from .reasons import EndReason, FinalState, ImageFlaw, NoteCode, RankError, RankState
 from .slurm_programs import SlurmPrograms
 from .usage import NodeUsage
 from .usage_figures import Usage
@@ -321,7 +321,7 @@ class FirstFailure(TypedDict):
 class Note(TypedDict):
     """What a person should know of a job."""
 
-    code: str
+    code: NoteCode
     text: Text
 
 

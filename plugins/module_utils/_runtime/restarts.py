@@ -10,7 +10,7 @@ import math
 import re
 from typing import Mapping, Sequence, TypedDict
 
-from .reasons import FinalState
+from .reasons import FinalState, NoteCode
 from .records import Metric, Note, Result
 
 RETURN_SECONDS = 600.0  # for nodes to be as they were: one that restarts takes minutes
@@ -109,7 +109,7 @@ def told_of(given: Mapping[str, str], restarts: int, after: FinalState) -> dict[
 
 def not_again(reason: str) -> Note:
     """Return the note of a job that was not started again."""
-    return {"code": "not_started_again", "text": f"it was not started again: {reason}"}
+    return {"code": NoteCode.NOT_STARTED_AGAIN, "text": f"it was not started again: {reason}"}
 
 
 def not_without(nodes: Sequence[str]) -> Note:

@@ -27,7 +27,7 @@ from .node_form import ROWS
 from .orders import JobOrder, Order, Place, Staging
 from .output_lines import last_line
 from .rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
-from .reasons import EXIT_SAVED, STATES, EndReason, FinalState, RankState, Reason
+from .reasons import EXIT_SAVED, STATES, EndReason, FinalState, NoteCode, RankState, Reason
 from .records import (
     BlamedLauncher,
     End,
@@ -152,13 +152,13 @@ def ranks_never_met_note(order: JobOrder, state: FinalState, records: Mapping[in
         return []
     how = "each alone" if max(known) < 2 else f"in groups of {max(known)} at most"
     text = f"{size} ranks ran, {how}: no process group of {size} was used"
-    return [{"code": "ranks_never_met", "text": text}]
+    return [{"code": NoteCode.RANKS_NEVER_MET, "text": text}]
 
 
 def cancelled_by_node_note(state: FinalState, end: End | None) -> list[Note]:
     """Return a note with the node on which the job was cancelled, if it was not the head: nothing else names it."""
     host = end.get("host") if end and state == "cancelled" else ""
-    return [{"code": "cancelled_by_a_node", "text": f"{host} ended it: {end['detail']}"}] if end and host else []
+    return [{"code": NoteCode.CANCELLED_BY_A_NODE, "text": f"{host} ended it: {end['detail']}"}] if end and host else []
 
 
 def hung_notes(state: FinalState, end: End | None, hang: Verdict | None) -> list[Note]:
@@ -166,13 +166,13 @@ def hung_notes(state: FinalState, end: End | None, hang: Verdict | None) -> list
 
     That one may have gone on: it was looked at, however short the time that it was silent.
     """
-    by_us: list[Note] = [{"code": "hang_end", "text": "it hung, so hang_end ended it"}]
+    by_us: list[Note] = [{"code": NoteCode.HANG_END, "text": "it hung, so hang_end ended it"}]
     notes = by_us if end and end["reason"] == EndReason.HUNG else []
     if end is None or hang is None:
         return notes
     if end["reason"] == EndReason.TIMED_OUT:
-        return [{"code": "kept_waiting", "text": hang.sentence}] if state == "timed_out" else []
-    return [*notes, {"code": "hung", "text": f"it hung: {hang.sentence}"}]
+        return [{"code": NoteCode.KEPT_WAITING, "text": hang.sentence}] if state == "timed_out" else []
+    return [*notes, {"code": NoteCode.HUNG, "text": f"it hung: {hang.sentence}"}]
 
 
 def usage_of(

@@ -9,16 +9,25 @@ from __future__ import annotations
 import re
 from typing import Collection, Iterable, NamedTuple, TypedDict
 
-from .forms import Form, like, listed, mapped, one_of, optional, short, whole
+from .codes import Code
+from .forms import Form, coded, like, listed, mapped, optional, short, whole
 from .usage import CPUS_MOST, LARGEST, NodeUsage, Series, amount
 
 LOOPBACK = "lo"  # what goes through it is no network's
 CARRIERS = (("rx", "tx"), ("rdma_rx", "rdma_tx"))  # series of what carries traffic: received, sent
-# What is noticed, by code: usage_findings.py has the rules.
-FINDINGS = (
-    *("network_busy", "swapping", "memory_low", "shm_low", "cpu_contended", "cpu_stolen"),
-    *("gpu_throttled", "gpus_idle"),
-)
+
+
+class FindingCode(Code):
+    """What is noticed of nodes: usage_findings.py has the rules."""
+
+    NETWORK_BUSY = "network_busy"
+    SWAPPING = "swapping"
+    MEMORY_LOW = "memory_low"
+    SHM_LOW = "shm_low"
+    CPU_CONTENDED = "cpu_contended"
+    CPU_STOLEN = "cpu_stolen"
+    GPU_THROTTLED = "gpu_throttled"
+    GPUS_IDLE = "gpus_idle"
 
 
 class NodeFigures(TypedDict):
@@ -42,7 +51,7 @@ class NodeFigures(TypedDict):
 class Finding(TypedDict):
     """What is worth to know of what a job took."""
 
-    code: str  # one of FINDINGS
+    code: FindingCode
     host: str
     text: str  # for people
 
@@ -70,7 +79,7 @@ FIGURES: Form[NodeFigures] = Form(
     }
 )
 FINDINGS_MOST = 1000
-FINDING: Form[Finding] = Form({"code": one_of(*FINDINGS), "host": HOST, "text": short})
+FINDING: Form[Finding] = Form({"code": coded(FindingCode), "host": HOST, "text": short})
 RUN_USAGE: Form[Usage] = Form(
     {
         "nodes": mapped(HOST, FIGURES),

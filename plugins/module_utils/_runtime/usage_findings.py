@@ -4,7 +4,7 @@
 
 """What the usage of nodes tells: a code and a sentence each. Pure functions; the codes decide, the sentences explain.
 
-A rule is a function here, a row in RULES, and a code in usage_figures.FINDINGS.
+A rule is a function here, a row in RULES, and a FindingCode.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable, Iterable, Mapping
 
 from .hang import spans
 from .usage import NodeUsage, Series
-from .usage_figures import Finding, busiest, known_of, least, mean, most
+from .usage_figures import Finding, FindingCode, busiest, known_of, least, mean, most
 
 LEAST_SAMPLES = 5  # with fewer nothing is said
 # From 0.8 of its rate on a line's queues are five times as long as what it works on (M/M/1: 1 / (1 - utilisation)).
@@ -141,13 +141,13 @@ def size(amount: float) -> str:
     return f"{amount:.3g} {units[place]}"
 
 
-RULES: Mapping[str, Rule] = {
-    "network_busy": network_busy,
-    "swapping": swapping,
-    "memory_low": memory_low,
-    "shm_low": shm_low,
-    "cpu_contended": cpu_contended,
-    "cpu_stolen": cpu_stolen,
-    "gpu_throttled": gpu_throttled,
-    "gpus_idle": gpus_idle,
+RULES: Mapping[FindingCode, Rule] = {
+    FindingCode.NETWORK_BUSY: network_busy,
+    FindingCode.SWAPPING: swapping,
+    FindingCode.MEMORY_LOW: memory_low,
+    FindingCode.SHM_LOW: shm_low,
+    FindingCode.CPU_CONTENDED: cpu_contended,
+    FindingCode.CPU_STOLEN: cpu_stolen,
+    FindingCode.GPU_THROTTLED: gpu_throttled,
+    FindingCode.GPUS_IDLE: gpus_idle,
 }

@@ -30,7 +30,7 @@ from .metrics import final_metrics
 from .node_job import private_directory
 from .orders import Order, Staging
 from .planned_nodes import Difference, Head, PlannedNodes
-from .reasons import NotAsPlanned, Reason
+from .reasons import NoteCode, Reason
 from .records import FirstFailure, Note, Result
 from .restarting import run_job, text_of
 from .restarts import RETURN_SECONDS
@@ -163,7 +163,7 @@ class WaitingJob:
 
     def is_final(self, different: Difference) -> bool:
         """Whether a job that waited gives up for this; one that came back with the head is patient with its nodes."""
-        return different.code == NotAsPlanned.NODE_REMOVED or time.monotonic() > self.patient_until
+        return different.code == NoteCode.NODE_REMOVED or time.monotonic() > self.patient_until
 
     def begin_to_wait(self) -> None:
         """Let go of the controller, and of the other nodes: they may restart meanwhile."""

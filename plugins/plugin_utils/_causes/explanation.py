@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import shorten
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode, RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result, ResultRank
 
 from .book import Entry, book
@@ -30,7 +30,7 @@ RANKS = 8  # whose output is read
 RECORD_BYTES = 1 << 16
 RESULT_BYTES = 1 << 26
 RESULT = "result.json"
-HANG_END, HUNG = "hang_end", "hung"  # the note of a job that was ended because it hung; how the book calls that
+HUNG = "hung"  # how the book calls a job that was ended because it hung
 
 
 class Cause(TypedDict):
@@ -129,7 +129,7 @@ def candidates(result: Result, run_dir: Path, entries: Sequence[Entry]) -> Itera
     """Yield what the book knows of a failure, in the order in which it is believed."""
     failure = result["first_failure"]
     host = failure["host"] if failure else ""
-    hung = any(note["code"] == HANG_END for note in result["notes"])
+    hung = any(note["code"] == NoteCode.HANG_END for note in result["notes"])
     if hung or result["state"] != "failed":
         state = by_state(entries, HUNG if hung else result["state"])
         yield from [Found(state, None, host)] if state else []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue_messages import Queued, Restarted
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
     Leftover,
     Metric,
@@ -205,7 +206,7 @@ def ranks_of(count: int) -> str:
 def remarks(result: Result) -> list[str]:
     """Return the notes of a result, but not those that its first failure tells as well: who kept the others waiting."""
     codes = {note["code"] for note in result["notes"]}
-    told = {"kept_waiting", *({"hung"} & codes if "hang_end" in codes else ())}
+    told = {NoteCode.KEPT_WAITING, *({NoteCode.HUNG} & codes if NoteCode.HANG_END in codes else ())}
     return [note["text"] for note in result["notes"] if note["code"] not in told]
 
 

@@ -17,7 +17,7 @@ from typing import TypedDict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import SECONDS_MOST
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profile_note import PARTS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode, RankError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import TEXT_FILE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import DIAGNOSIS
@@ -67,7 +67,7 @@ def read_run(run_dir: Path, proof: Path | None = None) -> Run:
         slow=result.of("skew").text("sentence"),
         budget=budget_of(result.of("profile")),
         collectives=max(0, result.of("skew").whole("collectives") or 0),
-        notes=tuple(Note(row.text("code"), row.text("text")) for row in result.rows("notes", 20)),
+        notes=tuple(Note(known(NoteCode, row.text("code")), row.text("text")) for row in result.rows("notes", 20)),
         leftovers=leftovers_of(result),
         metrics=metrics_of(result),
         series=series,

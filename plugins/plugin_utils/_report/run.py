@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode, RankError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import NodeUsage
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import Finding
 
@@ -91,7 +91,7 @@ class Known:
 class Note:
     """A remark of the result."""
 
-    code: str
+    code: NoteCode | None  # None: of another version
     text: str
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import USAGE as FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import USAGE, NodeUsage, Series
@@ -17,6 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_
     FIGURES,
     HOST,
     Finding,
+    FindingCode,
     busiest,
     mean,
     most,
@@ -69,7 +71,11 @@ def figures_of(result: Fields) -> dict[str, dict[str, float]]:
 def findings_of(result: Fields) -> tuple[Finding, ...]:
     """Return what the result says of the usage."""
     rows = result.of("usage").rows("findings", 1000)
-    return tuple({"code": row.text("code", 40), "host": row.text("host"), "text": row.text("text")} for row in rows)
+    return tuple(
+        {"code": code, "host": row.text("host"), "text": row.text("text")}
+        for row in rows
+        if (code := known(FindingCode, row.text("code", 40)))
+    )
 
 
 def taken(run: Run) -> Html:

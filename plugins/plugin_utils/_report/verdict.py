@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode, RankError
 
 from .markup import count, span
 from .run import Known, RankRun, Run
@@ -28,7 +28,7 @@ ICONS = {
     "◆": "M12 3L21 12L12 21L3 12Z",
     NO_MARK: "M7 8A5 5 0 1 1 12 13V15M12 20V20.1",
 }
-WHO_HUNG = ("hung", "kept_waiting")  # codes of notes on who kept the others waiting when a job was ended
+WHO_HUNG = (NoteCode.HUNG, NoteCode.KEPT_WAITING)  # who kept the others waiting when a job was ended
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
@@ -62,7 +62,7 @@ def blamed(run: Run) -> RankRun | None:
 def succeeded(run: Run) -> Verdict:
     """Every rank left a record of success."""
     every = {1: "The one rank", 2: "Both ranks"}.get(run.world_size, f"All {run.world_size} ranks")
-    if any(note.code == "ranks_never_met" for note in run.notes):
+    if any(note.code == NoteCode.RANKS_NEVER_MET for note in run.notes):
         sentence = f"{every} succeeded{took(run)}, but each ran alone: they never met."
         step = "Use the backend that the job was started with: it is in TORCHFLEET_BACKEND. See docs/frameworks.md."
         return Verdict("!", sentence, step)
@@ -84,7 +84,7 @@ def compare(job_id: str) -> str:
 
 def is_hung(run: Run) -> bool:
     """Whether a job was ended because it hung."""
-    return any(note.code == "hang_end" for note in run.notes)
+    return any(note.code == NoteCode.HANG_END for note in run.notes)
 
 
 def hang_of(run: Run) -> str:
@@ -175,7 +175,7 @@ def compare_stacks(run: Run) -> tuple[str, ...]:
 
 def cancelled(run: Run) -> Verdict:
     """A person ended it."""
-    by_node = next((note.text for note in run.notes if note.code == "cancelled_by_a_node"), "")
+    by_node = next((note.text for note in run.notes if note.code == NoteCode.CANCELLED_BY_A_NODE), "")
     sentence = f"{hang_of(run)}It was ended from outside{took(run)}" + (f": {by_node}." if by_node else ".")
     return Verdict(MARKS["cancelled"], sentence, "Start it again when you like.")
 
