@@ -80,6 +80,9 @@ def test_the_newest_kernel_boots_next(tmp_path: Path) -> None:
     assert gpu_health.next_kernel(str(root)) == {"release": "6.1.0-30-amd64", "modules": ["amdgpu"]}
     tree(tmp_path, **{"lib/modules/6.1.0-30-amd64/updates/dkms/nvidia.ko": ""})
     assert gpu_health.next_kernel(str(root))["modules"] == ["nvidia", "amdgpu"]
+    builtin = "kernel/drivers/gpu/drm/i915/i915.ko\n"  # in the kernel's own file
+    tree(tmp_path, **{"lib/modules/6.1.0-30-amd64/modules.builtin": builtin})
+    assert gpu_health.next_kernel(str(root))["modules"] == ["nvidia", "amdgpu", "i915"]
 
 
 def test_a_container_has_no_kernel(tmp_path: Path) -> None:

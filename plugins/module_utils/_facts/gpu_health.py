@@ -10,6 +10,8 @@ import glob
 import os
 import re
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES
+
 from . import nvlink
 from .reading import names_in, output_of, program, text_of
 
@@ -20,7 +22,6 @@ UNKNOWN = re.compile(r"\[?(?:N/A|Not Supported|Unknown Error|GPU is lost)\]?\Z",
 KERNEL_LOG = "dev/kmsg"
 LOG_BYTES = 16 << 20  # the kernel's own buffer is smaller
 XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:]+)(?:\.\d)?\): (\d{1,4})\b")
-MODULES = ("nvidia", "amdgpu")
 
 
 def gpu_health(root: str = "/") -> dict[str, object]:
@@ -113,7 +114,8 @@ def by_version(release: str) -> list[tuple[int, str]]:
 
 
 def has_module(root: str, release: str, name: str) -> bool:
-    """Whether a kernel has a module: built in place (DKMS), or of a package."""
+    """Whether a kernel has a module: of a package, in the kernel's own file, or built in place (DKMS)."""
     directory = os.path.join(root, "lib/modules", release)
-    listed = f"/{name}.ko" in text_of(os.path.join(directory, "modules.dep"))
-    return listed or bool(glob.glob(os.path.join(directory, "updates", "**", f"{name}.ko*"), recursive=True))
+    lists = [text_of(os.path.join(directory, known)) for known in ("modules.dep", "modules.builtin")]
+    built = glob.glob(os.path.join(directory, "updates", "**", f"{name}.ko*"), recursive=True)
+    return bool(built) or any(f"/{name}.ko" in known for known in lists)
