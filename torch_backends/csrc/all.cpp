@@ -24,3 +24,4 @@
 #include "types.cpp"
 #include "worker.cpp"
 #include "world.cpp"
+#include "yield.cpp"

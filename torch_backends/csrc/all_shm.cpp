@@ -17,3 +17,4 @@
 #include "tcp_ring.cpp"
 #include "tensors.cpp"
 #include "worker.cpp"
+#include "yield.cpp"

@@ -1,5 +1,7 @@
 #include "patience.h"
 
+#include "yield.h"
+
 #include <chrono>
 #include <thread>
 
@@ -10,8 +12,7 @@ void Patience::rest() {
     Operation::check();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   } else {
-    ++looks_;
-    std::this_thread::yield();
+    looks_ = yield_and_return_soon() ? looks_ + 1 : kLooks;
   }
 }
 

@@ -1,9 +1,9 @@
 #include "tcp_ring.h"
 
 #include "operation.h"
+#include "yield.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -218,8 +218,7 @@ uint64_t TcpRing::receive_word(int of) {
 
 void TcpRing::rest(bool receives, bool sends, int whom) {
   if (looks_ < kRingLooks) {
-    ++looks_;
-    sched_yield();
+    looks_ = yield_and_return_soon() ? looks_ + 1 : kRingLooks;
     return;
   }
   waits_for_ = whom;

@@ -6,6 +6,7 @@
 #include "operation.cpp"
 #include "patience.cpp"
 #include "ring.cpp"
+#include "yield.cpp"
 
 namespace torchfleet {
 void check(int status, const char* call) {

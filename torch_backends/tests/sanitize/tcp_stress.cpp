@@ -18,6 +18,7 @@
 #include "tcp_connection.cpp"
 #include "tcp_ring.cpp"
 #include "tensors.cpp"
+#include "yield.cpp"
 
 namespace torchfleet {
 const char* name_of_reduction(c10d::ReduceOp::RedOpType) {
