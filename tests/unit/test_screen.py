@@ -240,7 +240,7 @@ def test_no_escape_sequence_or_line_end_of_a_node_gets_into_a_line() -> None:
         placement=[{"rank": 0, "host": "n1", "local_rank": 0, "seen": {"host": "n1", "local_rank": 0}}],
         launcher={"name": evil, "version": evil},
         backend=evil,
-        notes=[{"code": "x", "text": evil}],
+        notes=[{"code": "cancelled_by_a_node", "text": evil}],
         metrics={evil: evil},
         leftovers={"n1": [{"pid": 7, "command": evil, "ended": "SIGTERM"}]},
         first_failure={"rank": 0, "host": "n1", "cause": evil, "message": evil, "log": evil},
