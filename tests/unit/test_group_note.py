@@ -145,6 +145,7 @@ def test_the_note_is_in_the_headline_and_checked_where_it_comes_in() -> None:
     taken = frames.checked({"kind": "result", "result": result}, frames.FROM_HEAD)["result"]
     assert view.headline(taken).endswith("openmpi 5; BUT 2 ranks ran, each alone")
     assert view.headline({**taken, "notes": []}).endswith("openmpi 5")
-    for lie in ([{"code": "UP \x1b", "text": "x"}], [{"code": "a", "text": 3}], {"code": "a"}, [note] * 101):
+    lies = [[{"code": "UP \x1b", "text": "x"}], [{"code": "a", "text": "x"}], [{**note, "text": 3}], note, [note] * 101]
+    for lie in lies:
         with pytest.raises(frames.BadFrame):
             frames.checked({"kind": "result", "result": {**result, "notes": lie}}, frames.FROM_HEAD)

@@ -3,8 +3,7 @@
 
 namespace torchfleet {
 
-// False if others ran meanwhile for so long that whoever waits should sleep from now on: on a busy core each yield costs a
-// time slice, and a thread that has slept goes before one that has run.
+// False if others ran for so long meanwhile that whoever waits should sleep: on a busy core each yield costs a time slice.
 bool yield_and_return_soon();
 
 }  // namespace torchfleet

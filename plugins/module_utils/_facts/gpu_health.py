@@ -116,6 +116,6 @@ def by_version(release: str) -> list[tuple[int, str]]:
 def has_module(root: str, release: str, name: str) -> bool:
     """Whether a kernel has a module: of a package, in the kernel's own file, or built in place (DKMS)."""
     directory = os.path.join(root, "lib/modules", release)
-    lists = [text_of(os.path.join(directory, known)) for known in ("modules.dep", "modules.builtin")]
+    lists = [text_of(os.path.join(directory, file)) for file in ("modules.dep", "modules.builtin")]
     built = glob.glob(os.path.join(directory, "updates", "**", f"{name}.ko*"), recursive=True)
-    return bool(built) or any(f"/{name}.ko" in known for known in lists)
+    return bool(built) or any(f"/{name}.ko" in text for text in lists)

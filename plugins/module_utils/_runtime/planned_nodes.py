@@ -13,7 +13,7 @@ from .file_messages import FolderOffer
 from .head_job import Controller, order_of
 from .job_directory import open_file
 from .orders import RunOrder
-from .reasons import NoteCode
+from .reasons import NotAsPlanned, NoteCode
 from .records import AnyFacts
 from .remote_node import in_parallel
 from .survey import ssh_config, survey
@@ -45,7 +45,7 @@ CONFIG_BYTES = 16 << 20  # of the mesh's ssh configuration: some 300 for each no
 class Difference(NamedTuple):
     """What is not as it was planned with: `code` decides, `text` explains. `host`: of that node."""
 
-    code: NoteCode
+    code: NotAsPlanned
     host: str
     text: str
 

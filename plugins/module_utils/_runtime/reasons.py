@@ -67,11 +67,14 @@ class NoteCode(Code):
     HUNG = "hung"  # who kept the others waiting when it was ended
     KEPT_WAITING = "kept_waiting"  # the same of one that took too long: it may have gone on
     NOT_STARTED_AGAIN = "not_started_again"
-    # What a detached job finds when its turn comes that it was not planned for.
     NODE_AWAY = "node_away"
     NODE_REMOVED = "node_removed"
     NODE_CHANGED = "node_changed"
     PORT_TAKEN = "port_taken"
+
+
+# What a detached job may find when its turn comes that it was not planned for.
+NotAsPlanned = Literal[NoteCode.NODE_AWAY, NoteCode.NODE_REMOVED, NoteCode.NODE_CHANGED, NoteCode.PORT_TAKEN]
 
 
 class ImageFlaw(Code):
