@@ -158,10 +158,10 @@ def test_nothing_is_left_on_any_node(launching: Cluster, ending: str, launcher: 
             mend(launching, ending)
     if ending in ("controller", "supervisor"):  # nobody was left to fetch it
         assert f"job {job.job_id} lost" in launching.clean().output
-    assert job.result["state"] == STATES.get(ending, "failed")
+    assert job.result["state"] == STATES.get(ending, "failed"), job.result
     if ending not in ("Ctrl-C", "job_timeout"):
         blamed = "n3" if ending in ("rank", *LOST) else "n2" if launcher == "torchrun" else "n1"
-        assert job.result["first_failure"]["host"] == blamed
+        assert job.result["first_failure"]["host"] == blamed, job.result
     if launcher in SLURM:
         job.wait_until(lambda: job.job_id not in slurm.queue(launching.lab, "n1"))
 

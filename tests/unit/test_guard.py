@@ -22,6 +22,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
     JobDir,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_processes import (
+    Snapshot,
+)
 from tests.driver import wait_until
 
 
@@ -73,6 +76,26 @@ def test_a_wrapper_that_is_a_zombie_has_died(tmp_path: Path) -> None:
         wait_until(lambda: (found := processes.read(wrapper.pid)) and found.state == "Z")
         reason = guard.check_ranks()
     assert alive is None and reason is not None and reason.code == "wrapper_died"
+
+
+# Its first thread has ended, and the process cannot be collected: so is one that the kernel is taking apart.
+EXITING = """import ctypes, os, signal, threading, time
+threading.Thread(target=lambda: (time.sleep(0.3), os.kill(os.getpid(), signal.SIGKILL))).start()
+ctypes.CDLL(None).syscall(ctypes.c_long({"x86_64": 60}.get(os.uname().machine, 93)), 0)"""
+
+
+def test_a_launcher_that_is_on_its_way_out_was_not_ended_by_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a rank is blamed whose node heard of the launcher's death before its own guard did."""
+    job = JobDir(str(tmp_path / "job"))
+    job.create([])
+    guard = guard_of(job, command=[], world_size=1)
+    monkeypatch.setattr(guard, "snapshot", lambda: Snapshot([], [], {}, set()))  # not what other tests have started
+    with subprocess.Popen([sys.executable, "-c", EXITING]) as launcher:
+        guard.launcher = launcher.pid
+        wait_until(lambda: (found := processes.read(launcher.pid)) and found.state == "Z")
+        guard.end_all(reasons.wrapper_died(0))
+        launcher.returncode = 0  # the guard has collected it
+    assert job.launcher()["unasked"] and job.launcher()["rc"] == 128 + signal.SIGKILL
 
 
 def test_what_slurm_runs_for_a_batch_file_has_its_time_to_end(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 import socket
 import sys
 import tempfile
@@ -552,6 +553,9 @@ def fully_sharded_training_and_checkpoint() -> None:
     for tensor in state.values():
         tensor.to_local().zero_()
     checkpoint.load(state, checkpoint_id=where[0])
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(str(where[0]))
     assert all(torch.equal(kept[name], tensor.to_local()) for name, tensor in state.items())
 
 

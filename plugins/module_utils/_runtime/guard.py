@@ -47,6 +47,7 @@ from .supervisor_watch import SupervisorWatch
 LOOK_SECONDS = 0.25  # between two checks, unless an event comes
 NEWS_SECONDS = 10.0  # for other nodes to tell of their ranks when the launcher has ended on a node without any
 EXIT_SECONDS = 2.0  # for a launcher to exit after its last rank (Open MPI 5.0.11 sometimes never does)
+EXITING_SECONDS = 1.0  # for a launcher that has closed its connections to be gone
 RECORD_SECONDS = 1.0  # for wrappers to write how their programs ended
 OTHER_NODES_SECONDS = 3.0  # beyond the time of the ranks, for other nodes to report that theirs are done
 MONITOR_SECONDS = 3.0  # for an engine to exit after the monitor of its container
@@ -320,6 +321,8 @@ class Guard:
 
     def end_all(self, reason: Reason | None) -> None:
         """End ranks first so that they can write their records, then the rest; record what had outlived them."""
+        if self.launcher:
+            processes_module.wait_if_exiting(self.launcher, EXITING_SECONDS)
         self.collect_children()  # these were not ended by us
         self.ending = True
         self.launchers = self.launcher_tree()

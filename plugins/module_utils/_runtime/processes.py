@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a rank must not pay for the types
     from .records import Leftover
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PF_EXITING = 0x4  # linux/sched.h
 JOB_VARIABLE = "TORCHFLEET_JOB_ID"
 JOB_DIR_VARIABLE = "TORCHFLEET_JOB_DIR"  # whose lock tells whether somebody still looks after the job
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL, unless the user said how long
@@ -82,12 +83,29 @@ def prctl(option: int, value: int) -> None:
 
 def read(pid: int) -> Process | None:
     """Return the process with this pid, or None if there is none."""
+    fields = stat_of(pid)
+    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19])) if fields else None
+
+
+def stat_of(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rsplit(b")", 1)[1].split()  # the name before ")" may hold anything
+            return stat.read().rsplit(b")", 1)[1].split()  # the name before ")" may hold anything
     except (OSError, IndexError):
-        return None
-    return Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+        return []
+
+
+def wait_if_exiting(child: int, seconds: float) -> None:
+    """Wait until a child that has begun to exit can be collected. Others may have noticed it before.
+
+    The kernel closes its connections first, and a busy machine may interrupt it then.
+    """
+    deadline = time.monotonic() + seconds
+    while (fields := stat_of(child)) and int(fields[6]) & PF_EXITING and time.monotonic() < deadline:
+        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        time.sleep(0.01)
 
 
 def boot() -> str:
