@@ -60,8 +60,8 @@ class ActionModule(Action):
             ) from None
         display.display(f"evidence: {place}")
         code, ranks, sentence = autopsy.verdict
-        answer: Result = {"changed": False, "job_id": job_id, "verdict": code, "ranks": ranks, "sentence": sentence}
-        return {**answer, "diagnosis": str(place)}
+        told: Result = {"changed": False, "job_id": job_id, "verdict": code.value, "ranks": ranks, "sentence": sentence}
+        return {**told, "diagnosis": str(place)}
 
 
 def only_job(session: Session) -> str:

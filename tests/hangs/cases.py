@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, SLOW, spans
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import VerdictCode, spans
 
 PROGRAM = Path(__file__).with_name("made.py")
 # Words of a sentence. {c}: the culprit, {o}: the others, {n}: the number of the collective, and
@@ -26,7 +26,7 @@ class Case:
     name: str
     kind: str  # for people
     says: Sequence[str]
-    code: str = BLAMED
+    code: VerdictCode = VerdictCode.BLAMED
     ranks: tuple[int, ...] = ()
     sides: tuple[tuple[int, ...], ...] = ()
     size: int = 3
@@ -89,8 +89,8 @@ CASES = (
         ["{O} are sleeping or waiting at {own_code}", "waits for them in all_reduce", "at {alone}"],
         ranks=(-1,),
     ),
-    Case("steps", "no hang: slow steps", ["slow, not hung"], SLOW, sides=((),)),
-    Case("works_long", "no hang: a rank works and tells of it", ["slow, not hung"], SLOW, sides=((),)),
+    Case("steps", "no hang: slow steps", ["slow, not hung"], VerdictCode.SLOW, sides=((),)),
+    Case("works_long", "no hang: a rank works and tells of it", ["slow, not hung"], VerdictCode.SLOW, sides=((),)),
     Case("stays_in_a_hook", "missing at the end", ["{c} is sleeping or waiting at {own_code}", "{o} in barrier"]),
     Case(
         "two_are_missing",
@@ -110,28 +110,28 @@ CASES = (
         "broadcasts",
         "another collective",
         [SIDES, "{c} in broadcast{n} at {broadcasts}", "{o} on localhost in all_reduce{n} at {others}"],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         ends=True,
     ),
     Case(
         "receives",
         "receives what nobody sends",
         [SIDES, "{c} in recv at {receives}", "{o} on localhost in all_reduce{n} at {others}"],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         ends=True,
     ),
     Case(
         "has_a_step_less",
         "has a step less than the others",
         [SIDES, "{c} in barrier{n} at {has_a_step_less}", "{o} on localhost in all_reduce{n} at {one_more}"],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         ends=True,
     ),
     Case(
         "all_in_order",
         "two collectives in another order",
         [SIDES, "{c} in broadcast{n} at {first_broadcast}", "{o} on localhost in all_reduce{n} at {first_all_reduce}"],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         ends=True,
     ),
     Case(
@@ -141,7 +141,7 @@ CASES = (
             "ranks have tensors of different sizes in all_reduce{n}: {c} has 12 Float at {another_size}",
             "; {o} on localhost have 8 Float",
         ],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         ends=True,
     ),
     Case(
@@ -152,7 +152,7 @@ CASES = (
             "ranks 0,3 on localhost in all_reduce{n} at {side_all_reduce}",
             "ranks 1-2 on localhost in barrier{n} at {side_barrier}",
         ],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         sides=((0, 3), (1, 2)),
         size=4,
         ends=True,
@@ -161,7 +161,7 @@ CASES = (
         "groups_in_another_order",
         "two groups in another order",
         [SIDES, "{c} in all_reduce", "; {o} on localhost in all_reduce", "at {groups_in_another_order} of group "],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         ends=True,
     ),
     Case(
@@ -184,7 +184,7 @@ CASES = (
             "rank 0 on localhost in broadcast{n} at test_distributed_data_loop.py:173",
             "rank 1 on localhost in barrier{n} at test_distributed_data_loop.py:178",
         ],
-        MISMATCH,
+        VerdictCode.MISMATCH,
         sides=((0,), (1,)),
         size=2,
         ends=True,
@@ -220,5 +220,6 @@ def expected(case: Case, culprit: int) -> list[str]:
         "n": " #5",
         **places(),
     }
-    said = [text.replace("{o} in ", "{o} wait for it in ") if case.code == BLAMED else text for text in case.says]
+    blamed = case.code == VerdictCode.BLAMED
+    said = [text.replace("{o} in ", "{o} wait for it in ") if blamed else text for text in case.says]
     return [text.format(**words) for text in said]

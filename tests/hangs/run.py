@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG, MISMATCH, SLOW, Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG, Verdict, VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged
@@ -148,7 +148,7 @@ class Job:
         while True:
             began, looks = time.monotonic(), looks + 1
             found = self.look()
-            if found.code in HUNG or case.code == SLOW or time.monotonic() > until:
+            if found.code in HUNG or case.code == VerdictCode.SLOW or time.monotonic() > until:
                 break
             time.sleep(1.0)
         seconds = round(time.monotonic() - began, 1)
@@ -158,7 +158,7 @@ class Job:
     def refused(self, case: Case) -> Cell | None:
         """Return what is said where a backend refused what would hang; None if the job did not end by that."""
         path = self.runs / self.id / "result.json"
-        if case.code != MISMATCH or not self.ended() or not path.exists():
+        if case.code != VerdictCode.MISMATCH or not self.ended() or not path.exists():
             return None
         failure = json.loads(path.read_text())["first_failure"] or {}
         said, rank = failure.get("message", ""), failure.get("rank")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, SLOW, Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
@@ -55,7 +55,7 @@ SAID = {
     f"rank 1 waits for them in all_reduce #N at {place('dist.all_reduce(values, async_op=True)')}",
     "steps": "slow, not hung: ranks went from collective #N to #N in N s",
 }
-CODES = {"steps": SLOW, "broadcasts": MISMATCH, "receives": MISMATCH}
+CODES = {"steps": VerdictCode.SLOW, "broadcasts": VerdictCode.MISMATCH, "receives": VerdictCode.MISMATCH}
 
 
 def general(sentence: str) -> str:
@@ -84,7 +84,7 @@ def verdict_on(fleet: Fleet, job: Started, case: str) -> Verdict:
 
     def settled() -> Verdict | None:
         found = look(fleet, job)
-        return found if found.code == CODES.get(case, BLAMED) else None
+        return found if found.code == CODES.get(case, VerdictCode.BLAMED) else None
 
     found: Verdict = job.wait_until(settled, 60)
     return found
@@ -134,7 +134,7 @@ def test_a_job_that_is_silent_is_looked_at_by_itself_and_by_the_playbook(fleet: 
     assert played.rc == 0, played.stdout
     (told,) = [found for event in played.events if "sentence" in (found := event["event_data"].get("res", {}))]
     assert general(told["sentence"]) == general(SAID["holds_the_gil"])
-    assert (told["verdict"], told["ranks"], told["changed"]) == (BLAMED, [1], False)
+    assert (told["verdict"], told["ranks"], told["changed"]) == (VerdictCode.BLAMED, [1], False)
     assert f"job {job.job_id}: {said}" in played.stdout
     assert "  ranks 0,2: <module>" in played.stdout or "ranks 0,2: <module>" in played.stdout
     kept = Path(told["diagnosis"])

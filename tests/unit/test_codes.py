@@ -16,6 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames
     FROM_NODE,
     checked,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
     STATES,
     EndReason,
@@ -26,12 +27,17 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import FindingCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
+from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import SkewCode
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
+DOCS = PLUGINS.parent / "docs"
 RECORD = {"rank": 0, "local_rank": 0, "host": "n1", "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0}
 
 
-@pytest.mark.parametrize("codes", [EndReason, RankError, NoteCode, FindingCode, UnreachedCode, RejectionCode, RailCode])
+ALL = (EndReason, RankError, NoteCode, FindingCode, UnreachedCode, RejectionCode, RailCode, VerdictCode, SkewCode)
+
+
+@pytest.mark.parametrize("codes", ALL)
 def test_a_code_is_written_as_its_text(codes: type[Code]) -> None:
     for code in codes:
         texts = [str(code), f"{code}", format(code), json.loads(json.dumps(code))]
@@ -71,9 +77,16 @@ def test_every_end_has_its_sentence_in_one_file() -> None:
     assert elsewhere == []
 
 
-def test_every_code_of_a_note_is_documented() -> None:
-    docs = PLUGINS.parent / "docs"
-    row = json.loads((docs / "result.schema.json").read_text())["properties"]["notes"]["items"]["properties"]
-    assert list(NoteCode) == row["code"]["enum"]
-    told = (docs / "read-a-run.md").read_text()
-    assert [code for code in NoteCode if f"`{code}`" not in told] == []
+@pytest.mark.parametrize(
+    ("codes", "page"),
+    [(NoteCode, "read-a-run.md"), (SkewCode, "why-it-is-slow.md"), (VerdictCode, "why-it-hangs.md")],
+)
+def test_every_code_is_documented(codes: type[Code], page: str) -> None:
+    told = (DOCS / page).read_text()
+    assert [code for code in codes if f"`{code}`" not in told] == []
+
+
+def test_the_schema_has_every_code() -> None:
+    rows = json.loads((DOCS / "result.schema.json").read_text())["properties"]
+    assert list(NoteCode) == rows["notes"]["items"]["properties"]["code"]["enum"]
+    assert list(SkewCode) == rows["skew"]["oneOf"][1]["properties"]["code"]["enum"]

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import hang
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
     ALL_EVIDENCE,
     read_recorder,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge, shows_life
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import (
+    Verdict,
+    VerdictCode,
+    judge,
+    shows_life,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import (
     busy_lines,
     judged,
@@ -64,7 +68,7 @@ def verdict(*ranks: dict[str, Any] | None, missing: int = 0) -> Verdict:
 
 def test_a_recorded_hang() -> None:
     found = verdict(*RECORDED)
-    assert found.code == hang.BLAMED and found.ranks == [1]
+    assert found.code == VerdictCode.BLAMED and found.ranks == [1]
     assert found.sentence == (
         "rank 1 on n1 is computing at __init__.py:166 in match (hangs.py:34); "
         "ranks 0,2 wait for it in all_reduce #4 at hangs.py:98"
@@ -91,7 +95,7 @@ OPAQUE = rank(python=False, command="sleep 600", kernel="hrtimer_nanosleep")
 )
 def test_who_does_not_wait_is_named_whatever_their_number(culprit: dict[str, Any], said: str) -> None:
     one, most = verdict(waiting(), culprit, waiting()), verdict(culprit, waiting(), culprit)
-    assert (one.code, one.ranks, most.ranks) == (hang.BLAMED, [1], [0, 2])
+    assert (one.code, one.ranks, most.ranks) == (VerdictCode.BLAMED, [1], [0, 2])
     assert said in one.sentence
     assert one.sentence.endswith("; ranks 0,2 wait for it in all_reduce #17 at train.py:31")
     assert most.sentence.endswith("; rank 1 waits for them in all_reduce #17 at train.py:31")
@@ -157,7 +161,7 @@ def at_its_end(**changed: Any) -> dict[str, Any]:
 
 def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
     found = verdict(OVER, at_its_end(), OVER)
-    assert (found.code, found.ranks) == (hang.BLAMED, [1])
+    assert (found.code, found.ranks) == (VerdictCode.BLAMED, [1])
     assert found.sentence == (
         "rank 1 on n1 is at its end, but for a thread at train.py:40 in uploads; "
         "ranks 0,2 on n1 are over, with exit status 0"
@@ -168,7 +172,7 @@ def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
 def test_who_does_not_leave_is_named_where_the_others_wait_for_it_after_their_programs() -> None:
     """As in MPI_Finalize: Python is gone and cannot be asked, but has noted that the program ended well."""
     found = verdict(at_its_end(), IN_FINALIZE, IN_FINALIZE)
-    assert (found.code, found.ranks) == (hang.BLAMED, [0])
+    assert (found.code, found.ranks) == (VerdictCode.BLAMED, [0])
     assert found.sentence == (
         "rank 0 on n1 is at its end, but for a thread at train.py:40 in uploads; "
         "ranks 1-2 on n1 are over, with exit status 0, but for what libraries have to end"
@@ -177,12 +181,12 @@ def test_who_does_not_leave_is_named_where_the_others_wait_for_it_after_their_pr
     assert said.endswith(
         "rank 0 on n1 is over, with exit status 0; rank 2 on n1 is about to leave, at threading.py:5 in wait"
     )
-    assert verdict(OVER, at_its_end(), {**IN_FINALIZE, "done": False}).code == hang.NO_WAIT
+    assert verdict(OVER, at_its_end(), {**IN_FINALIZE, "done": False}).code == VerdictCode.NO_WAIT
 
 
 def test_who_has_left_a_collective_out_is_named_also_after_its_program() -> None:
     found = verdict(waiting(), waiting(), IN_FINALIZE)
-    assert (found.code, found.ranks) == (hang.BLAMED, [2])
+    assert (found.code, found.ranks) == (VerdictCode.BLAMED, [2])
     assert found.sentence.startswith("rank 2 on n1 is over, with exit status 0, but for what")
 
 
@@ -207,7 +211,7 @@ def test_who_has_left_a_collective_out_is_named_also_after_its_program() -> None
 )
 def test_who_is_still_at_work_at_the_end_is_not(ranks: list[Any]) -> None:
     found = verdict(*ranks)
-    assert (found.code, found.ranks) == (hang.NO_WAIT, [])
+    assert (found.code, found.ranks) == (VerdictCode.NO_WAIT, [])
 
 
 def test_a_thread_of_a_backend_that_polls_does_not_compute() -> None:
@@ -224,7 +228,7 @@ def test_a_thread_of_a_backend_that_polls_does_not_compute() -> None:
 def test_a_backend_that_ends_its_group_is_in_no_collective() -> None:
     leaves = rank(in_library("threading.py", "wait"), cpu=9.0)
     leaves["threads"].append([in_library("site-packages/torchfleet_backends/_oneccl.py", "destroy")])
-    assert verdict(leaves, OVER, at_its_end()).code == hang.NO_WAIT
+    assert verdict(leaves, OVER, at_its_end()).code == VerdictCode.NO_WAIT
 
 
 def test_the_call_of_the_user_is_told_and_not_a_function_in_it() -> None:
@@ -239,7 +243,7 @@ HELPERS = ("_new_process_group_helper", "init_process_group")
 
 def test_groups_are_told_where_the_calls_are_the_same() -> None:
     found = verdict(waiting(), waiting(name="3 data"))
-    assert found.code == hang.MISMATCH
+    assert found.code == VerdictCode.MISMATCH
     assert "rank 1 on n1 in all_reduce #17 at train.py:31 of group 3 data" in found.sentence
     assert "of group" not in verdict(waiting(), waiting("broadcast", name="3 data")).sentence
 
@@ -272,7 +276,7 @@ def test_groups_are_told_where_the_calls_are_the_same() -> None:
 )
 def test_different_calls_are_both_shown(ranks: list[dict[str, Any]], smaller: list[int], said: str) -> None:
     found = verdict(*ranks)
-    assert (found.code, found.ranks) == (hang.MISMATCH, smaller)
+    assert (found.code, found.ranks) == (VerdictCode.MISMATCH, smaller)
     assert found.sentence.startswith(f"ranks wait for each other in different calls: {said}")
 
 
@@ -299,7 +303,7 @@ def test_different_calls_are_both_shown(ranks: list[dict[str, Any]], smaller: li
 )
 def test_a_slow_job_has_no_culprit(ranks: list[dict[str, Any]], said: str) -> None:
     found = verdict(*ranks)
-    assert (found.code, found.ranks) == (hang.SLOW, [])
+    assert (found.code, found.ranks) == (VerdictCode.SLOW, [])
     assert found.sentence.startswith(f"slow, not hung: {said}") and "rank 1" not in found.sentence
 
 
@@ -311,7 +315,7 @@ def test_who_waits_for_a_compiler_is_not_to_blame(changed: dict[str, Any]) -> No
     """Reproduced before: a framework that builds its kernels for 100 s on rank 0 was said to hang there."""
     builder = rank(SUBPROCESS, own(9, "build"), **changed)
     found = verdict(waiting(seconds=90.0), {**builder, "busy": ["cc1plus", "ninja"]})
-    assert (found.code, found.ranks) == (hang.SLOW, [])
+    assert (found.code, found.ranks) == (VerdictCode.SLOW, [])
     assert found.sentence == "slow, not hung: rank 1 on n1 builds a program: cc1plus of ninja is busy"
     assert verdict(waiting(seconds=90.0), {**builder, "busy": ["a of make"]}).ranks == [1]  # others may spin for ever
     assert verdict(waiting(seconds=90.0), {**builder, "busy": ["cc1plus"], "state": "T"}).ranks == [1]
@@ -351,14 +355,14 @@ def test_who_computes_for_ever_is_named_when_the_others_wait_too_long() -> None:
 )
 def test_nobody_is_named_for_what_is_not_known(ranks: list[Any], missing: int, said: str) -> None:
     found = verdict(*ranks, missing=missing)
-    assert (found.code, found.ranks) == (hang.UNKNOWN, []) and said in found.sentence
+    assert (found.code, found.ranks) == (VerdictCode.UNKNOWN, []) and said in found.sentence
 
 
 def test_what_else_there_is() -> None:
     same = verdict(waiting(), waiting())
-    assert (same.code, same.ranks) == (hang.ALL_WAIT, []) and "none is missing" in same.sentence
+    assert (same.code, same.ranks) == (VerdictCode.ALL_WAIT, []) and "none is missing" in same.sentence
     alone = verdict(ASLEEP)
-    assert (alone.code, alone.ranks) == (hang.NO_WAIT, [])
+    assert (alone.code, alone.ranks) == (VerdictCode.NO_WAIT, [])
     assert alone.sentence == "no rank waits for another; rank 0 on n1 is sleeping or waiting at train.py:40 in load"
     both = verdict(waiting(), ASLEEP, None)
     assert both.ranks == [1] and both.sentence.endswith("; rank 2 on n1 is unknown: nothing came of it")
@@ -377,7 +381,7 @@ def test_a_rank_that_waits_for_work_is_no_culprit() -> None:
 
 
 def test_a_node_speaks_for_its_own_ranks_only() -> None:
-    assert verdict(waiting(), {**ASLEEP, "host": "n2"}).code == hang.UNKNOWN
+    assert verdict(waiting(), {**ASLEEP, "host": "n2"}).code == VerdictCode.UNKNOWN
 
 
 def test_many_ranks_are_judged_at_once() -> None:
@@ -492,14 +496,14 @@ def test_tensors_of_different_sizes_in_one_collective(went_on: dict[str, Any]) -
     """Also where the others were done with it, and wait in the next one, or work."""
     found = verdict(went_on, with_tensors(7, 17, "8 Float", "12 Float"), went_on)
     at = " at train.py:9" if went_on["groups"][0]["sequence"] == 17 else ""
-    assert (found.code, found.ranks) == (hang.MISMATCH, [1])
+    assert (found.code, found.ranks) == (VerdictCode.MISMATCH, [1])
     assert found.sentence == (
         "ranks have tensors of different sizes in all_reduce #17: "
         f"rank 1 on n1 has 12 Float at train.py:7; ranks 0,2 on n1 have 8 Float{at}"
     )
     works = rank(own(40), groups=(group(17, open=False, recent=went_on["groups"][0]["recent"][:1]),))
     alone = verdict(works, with_tensors(7, 17, "12 Float"), works)
-    assert (alone.code, alone.ranks) == (hang.MISMATCH, [1]) and "ranks 0,2 on n1 have 8 Float" in alone.sentence
+    assert (alone.code, alone.ranks) == (VerdictCode.MISMATCH, [1]) and "ranks 0,2 on n1 have 8 Float" in alone.sentence
 
 
 def all_reduces(line: int, size: int, **types: Any) -> dict[str, Any]:
@@ -517,7 +521,7 @@ FLOAT64 = all_reduces(7, 80, output_sizes=[[10]], output_dtypes=["Double"])
 
 def test_float32_against_float64_is_named_by_type() -> None:
     found = verdict(FLOAT32, FLOAT64, FLOAT32)
-    assert (found.code, found.ranks) == (hang.MISMATCH, [1])
+    assert (found.code, found.ranks) == (VerdictCode.MISMATCH, [1])
     assert found.sentence == (
         "ranks have tensors of different types in all_reduce #17: "
         "rank 1 on n1 has 10 Double at train.py:7; ranks 0,2 on n1 have 10 Float at train.py:9"
@@ -526,7 +530,7 @@ def test_float32_against_float64_is_named_by_type() -> None:
 
 def test_bytes_are_compared_with_bytes_alone() -> None:
     """An older version of our backends records no types: on one node of a job it tells nothing against the others."""
-    assert verdict(FLOAT32, all_reduces(9, 40), FLOAT32).code == hang.ALL_WAIT
+    assert verdict(FLOAT32, all_reduces(9, 40), FLOAT32).code == VerdictCode.ALL_WAIT
     assert "rank 1 on n1 has 48 bytes" in verdict(all_reduces(9, 40), all_reduces(9, 48), all_reduces(9, 40)).sentence
 
 
@@ -534,6 +538,6 @@ def test_where_sizes_may_differ_or_are_not_known_nobody_is_told_of_them() -> Non
     gathers = [with_tensors(9, 17, tensor, operation="gather") for tensor in ("8 Float", "12 Float")]
     unknown = [with_tensors(9, 17, tensor) for tensor in ("8 Float", "")]
     for ranks in (gathers, unknown):
-        assert verdict(*ranks).code == hang.ALL_WAIT
+        assert verdict(*ranks).code == VerdictCode.ALL_WAIT
     others = verdict(with_tensors(9, 17, "8 Float"), with_tensors(7, 17, "12 Float", operation="broadcast"))
     assert "in different calls" in others.sentence

@@ -15,7 +15,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, hang_end, processes, reasons
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ABSENT, ALL_EVIDENCE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
@@ -93,7 +93,7 @@ def test_two_looks_that_find_the_same_hang_end_a_job(monkeypatch: pytest.MonkeyP
     assert job.pass_time(1000) is None and job.looks == []  # its ranks have not begun
     job.hangs.hear()
     found = job.pass_time(1000)
-    assert found is not None and (found.code, found.ranks) == (BLAMED, [1])
+    assert found is not None and (found.code, found.ranks) == (VerdictCode.BLAMED, [1])
     assert job.looks == [1065.0, 1125.0] and job.hangs.silent == 125.0
     assert reasons.hung(job.hangs.silent) == (
         "hung",
@@ -110,7 +110,7 @@ def test_a_mismatch_ends_a_job_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(monkeypatch, rows)
     job.hangs.hear()
     found = job.pass_time(1000)
-    assert found is not None and found.code == MISMATCH, found
+    assert found is not None and found.code == VerdictCode.MISMATCH, found
 
 
 @pytest.mark.parametrize(

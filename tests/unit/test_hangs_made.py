@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, MISMATCH, Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, VerdictCode
 from tests.hangs import run, table
 from tests.hangs.cases import CASES, Case, expected
 
@@ -40,13 +40,13 @@ SENTENCE = " ".join(expected(OWN_CODE, 1))
 @pytest.mark.parametrize(
     ("case", "verdict", "outcome"),
     [
-        (OWN_CODE, Verdict(BLAMED, [1], SENTENCE), run.RIGHT),
-        (OWN_CODE, Verdict(BLAMED, [1], SENTENCE.replace("#5", "#6")), run.NOT_SURE),
-        (OWN_CODE, Verdict(BLAMED, [], SENTENCE), run.NOT_SURE),
-        (OWN_CODE, Verdict(BLAMED, [0, 1], SENTENCE), run.FALSE_NAME),
-        (OWN_CODE, Verdict(MISMATCH, [0], SENTENCE), run.FALSE_NAME),
-        (TWO_SIDES, Verdict(MISMATCH, [1, 2], " ".join(expected(TWO_SIDES, 1))), run.RIGHT),
-        (TWO_SIDES, Verdict(MISMATCH, [0, 1], ""), run.FALSE_NAME),
+        (OWN_CODE, Verdict(VerdictCode.BLAMED, [1], SENTENCE), run.RIGHT),
+        (OWN_CODE, Verdict(VerdictCode.BLAMED, [1], SENTENCE.replace("#5", "#6")), run.NOT_SURE),
+        (OWN_CODE, Verdict(VerdictCode.BLAMED, [], SENTENCE), run.NOT_SURE),
+        (OWN_CODE, Verdict(VerdictCode.BLAMED, [0, 1], SENTENCE), run.FALSE_NAME),
+        (OWN_CODE, Verdict(VerdictCode.MISMATCH, [0], SENTENCE), run.FALSE_NAME),
+        (TWO_SIDES, Verdict(VerdictCode.MISMATCH, [1, 2], " ".join(expected(TWO_SIDES, 1))), run.RIGHT),
+        (TWO_SIDES, Verdict(VerdictCode.MISMATCH, [0, 1], ""), run.FALSE_NAME),
     ],
     ids=["right", "another number", "nobody", "one too many", "another", "either side", "of both sides"],
 )

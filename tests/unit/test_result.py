@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame 
     deaths_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import ITEMS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import BLAMED, Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FILE_BYTES, JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import STATES, RankError
@@ -198,7 +198,7 @@ def test_why_it_was_ended(reason: str, state: str, rc: int) -> None:
     assert state in verdict(result, "/runs/job")
 
 
-RANK_1 = Verdict(BLAMED, [1], "rank 1 on n1 is sleeping; rank 0 waits for it")
+RANK_1 = Verdict(VerdictCode.BLAMED, [1], "rank 1 on n1 is sleeping; rank 0 waits for it")
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals 
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.explanation import ToldSkew, measured, skew_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import (
-    NOBODY,
-    TOO_LITTLE,
+    SkewCode,
     length,
     meetings,
     period_of,
@@ -95,7 +94,7 @@ def test_a_rank_that_comes_last_is_named_with_what_it_costs(tmp_path: Path) -> N
 
 def test_nobody_is_named_where_all_come_together(tmp_path: Path) -> None:
     found = run_of(tmp_path, {})
-    assert found and (found["code"], found["rank"], found["sentence"]) == (NOBODY, None, "")
+    assert found and (found["code"], found["rank"], found["sentence"]) == (SkewCode.NOBODY, None, "")
 
 
 def test_a_node_is_named_whose_ranks_are_all_late(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_a_node_is_named_whose_ranks_are_all_late(tmp_path: Path) -> None:
 )
 def test_nobody_is_named_by_clocks_that_are_not_known_well_enough(tmp_path: Path, clocks: Any) -> None:
     found = run_of(tmp_path, {2: 0.04, 3: 0.04}, clocks=clocks)
-    assert found and found["code"] in (NOBODY, TOO_LITTLE) and not found["sentence"]
+    assert found and found["code"] in (SkewCode.NOBODY, SkewCode.TOO_LITTLE) and not found["sentence"]
 
 
 def test_on_one_node_no_clock_is_needed(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_on_one_node_no_clock_is_needed(tmp_path: Path) -> None:
 def test_a_rank_that_costs_next_to_nothing_is_not_named(tmp_path: Path) -> None:
     """It comes last each time, by 2 ms of a step of 100."""
     found = run_of(tmp_path, {2: 0.002}, clocks={}, two_nodes=False)
-    assert found and (found["code"], found["sentence"]) == (NOBODY, "")
+    assert found and (found["code"], found["sentence"]) == (SkewCode.NOBODY, "")
 
 
 def test_a_few_long_delays_name_nobody(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_a_few_long_delays_name_nobody(tmp_path: Path) -> None:
         write(tmp_path, rank, [T + n * STEP + pause[n] for n in range(100)])
     result: Any = {"ranks": [{"rank": rank, "host": "n1"} for rank in range(4)], "seconds": 20.0}
     found = skew_of(result, tmp_path)
-    assert found and found["code"] == NOBODY
+    assert found and found["code"] == SkewCode.NOBODY
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_nobody_is_named_where_a_rank_is_missing(tmp_path: Path, name: str, cont
     path.unlink() if content is None else path.write_text(content)
     result: Any = {"ranks": [{"rank": r, "host": f"n{1 + r // 2}"} for r in range(4)], "seconds": 20.0}
     found = skew_of(result, tmp_path)
-    assert found and (found["code"], found["sentence"]) == (TOO_LITTLE, ""), name
+    assert found and (found["code"], found["sentence"]) == (SkewCode.TOO_LITTLE, ""), name
 
 
 @pytest.mark.parametrize(

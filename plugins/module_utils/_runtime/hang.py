@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence
 
 from .busy_program import builds, of
+from .codes import Code
 from .doing import (
     COMPUTES,
     DATA,
@@ -33,10 +34,19 @@ from .doing import (
 from .evidence import RUNNING, Evidence
 from .tensor_sizes import DifferentSizes, different_sizes
 
-# What a verdict says: a rank is to blame; all wait, in different calls; all wait in the same call; the job moves; no
-# rank waits for another; too little is known.
-BLAMED, MISMATCH, ALL_WAIT, SLOW, NO_WAIT, UNKNOWN = "blamed", "mismatch", "all_wait", "slow", "no_wait", "unknown"
-HUNG = (BLAMED, MISMATCH, ALL_WAIT)
+
+class VerdictCode(Code):
+    """What a verdict says."""
+
+    BLAMED = "blamed"  # a rank keeps the others waiting
+    MISMATCH = "mismatch"  # all wait, in different calls
+    ALL_WAIT = "all_wait"  # all wait, in the same call
+    SLOW = "slow"  # the job moves
+    NO_WAIT = "no_wait"  # no rank waits for another
+    UNKNOWN = "unknown"  # too little is known
+
+
+HUNG = (VerdictCode.BLAMED, VerdictCode.MISMATCH, VerdictCode.ALL_WAIT)
 AT_WORK = (COMPUTES, SLEEPS, DATA, LEAVES)  # what a rank may be seen to do that works, and keeps others waiting
 # Times the longest pause between two collectives, and seconds: then also a rank at work keeps the others waiting.
 OVERDUE, OVERDUE_SECONDS = 10.0, 30.0
@@ -46,7 +56,7 @@ WORDS_MOST = 6  # of ranks that do different things, and of calls
 class Verdict(NamedTuple):
     """What is to be said of a job."""
 
-    code: str  # BLAMED, ...
+    code: VerdictCode
     ranks: list[int]  # those to blame: of a MISMATCH the side that is the smaller one; none if that is not known
     sentence: str
 
@@ -62,24 +72,24 @@ def judge(evidence: Collection[Evidence], placement: Mapping[int, str]) -> Verdi
     culprits = culprits_of(doings) if waiting else []
     moved = what_moves(found, doings, culprits)
     if moved:
-        return Verdict(SLOW, [], f"slow, not hung: {moved}")
+        return Verdict(VerdictCode.SLOW, [], f"slow, not hung: {moved}")
     if waiting:
         different = different_sizes(found, doings)
         return verdict_on_sizes(different, told) if different else verdict_on_calls(doings, waiting, culprits, told)
     silent = of_kind(doings, SILENT)
     if len(silent) == len(doings):
-        return Verdict(UNKNOWN, [], "nothing is known of any rank: none of them could be asked")
+        return Verdict(VerdictCode.UNKNOWN, [], "nothing is known of any rank: none of them could be asked")
     others = [rank for rank in sorted(doings) if rank not in silent]
     left = who_does_not_leave(found, doings)
     if left:
         done = of_kind(doings, GONE, LEAVES)
-        return Verdict(BLAMED, left, "; ".join([told.all(left), told.all(done)]))
-    return Verdict(NO_WAIT, [], "; ".join(["no rank waits for another", told.all(others), *told.unknown()]))
+        return Verdict(VerdictCode.BLAMED, left, "; ".join([told.all(left), told.all(done)]))
+    return Verdict(VerdictCode.NO_WAIT, [], "; ".join(["no rank waits for another", told.all(others), *told.unknown()]))
 
 
 def verdict_on_sizes(different: DifferentSizes, told: Teller) -> Verdict:
     """Return the verdict on ranks that came to one collective with tensors of different sizes: it can never be over."""
-    return Verdict(MISMATCH, different.sides[0][1], told.sizes(different))
+    return Verdict(VerdictCode.MISMATCH, different.sides[0][1], told.sizes(different))
 
 
 def verdict_on_calls(doings: Doings, waiting: list[int], culprits: list[int], told: Teller) -> Verdict:
@@ -88,7 +98,7 @@ def verdict_on_calls(doings: Doings, waiting: list[int], culprits: list[int], to
         return verdict_on_waiting(doings, waiting, told)
     whom = plural(culprits, "it", "them")
     told_waiting = f"{told.ranks(waiting)} {plural(waiting, 'waits', 'wait')} for {whom} in {told.calls(waiting)}"
-    return Verdict(BLAMED, culprits, "; ".join([told.all(culprits), told_waiting, *told.unknown()]))
+    return Verdict(VerdictCode.BLAMED, culprits, "; ".join([told.all(culprits), told_waiting, *told.unknown()]))
 
 
 def verdict_on_waiting(doings: Doings, waiting: list[int], told: Teller) -> Verdict:
@@ -96,16 +106,16 @@ def verdict_on_waiting(doings: Doings, waiting: list[int], told: Teller) -> Verd
     silent = of_kind(doings, SILENT)
     if silent:
         texts = [f"{told.ranks(waiting)} {plural(waiting, 'waits', 'wait')} in {told.calls(waiting)}", *told.unknown()]
-        return Verdict(UNKNOWN, [], "; ".join(texts))
+        return Verdict(VerdictCode.UNKNOWN, [], "; ".join(texts))
     sides = sorted(sides_of(doings, waiting), key=lambda side: (len(side), side))
     if len(sides) > 1:
         text = "; ".join(f"{told.ranks(side, hosts=True)} in {call}" for side, call in told.apart(sides[:WORDS_MOST]))
-        return Verdict(MISMATCH, sides[0], f"ranks wait for each other in different calls: {text}")
+        return Verdict(VerdictCode.MISMATCH, sides[0], f"ranks wait for each other in different calls: {text}")
     if any(doings[rank].sequence < 0 for rank in waiting):
         text = f"all ranks were in {told.calls(waiting)} at both looks; whether in the same one is not known"
-        return Verdict(UNKNOWN, [], text)
+        return Verdict(VerdictCode.UNKNOWN, [], text)
     text = f"all ranks wait in {told.calls(waiting)}: none is missing, so look at the network between them"
-    return Verdict(ALL_WAIT, [], text)
+    return Verdict(VerdictCode.ALL_WAIT, [], text)
 
 
 def shows_life(evidence: Collection[Evidence], size: int) -> bool:

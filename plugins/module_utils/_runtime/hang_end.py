@@ -18,10 +18,11 @@ from typing import Callable, Collection, List, Mapping, NamedTuple, Tuple
 
 from .doing import is_busy
 from .evidence import Evidence
-from .hang import BLAMED, MISMATCH, Verdict, judge, shows_life
+from .hang import Verdict, VerdictCode, judge, shows_life
 from .orders import JobOrder
 
-ENDS = (BLAMED, MISMATCH)  # of all verdicts: that all wait may be the network's fault, which comes back
+# The verdicts that end a job: that all wait may be the network's fault, which comes back.
+ENDS = (VerdictCode.BLAMED, VerdictCode.MISMATCH)
 # After the time: the controller, if there is one, looks before, and ranks answer one look at a time.
 LATER_SECONDS = 5.0
 IDLE = 0.01  # of a CPU, all processes of a rank together: what sleeps, and polls now and then

@@ -22,7 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explana
 
 from .arrivals import read_arrivals, read_clocks
 from .budget import FOLDER, RankBudget, more_than_others, place_traces, profiled_ranks, read_budgets, table
-from .skew import NODE, RANK, Share, Skew, judge, length
+from .skew import Share, Skew, SkewCode, judge, length
 
 PLAN_BYTES = 64 << 20
 MOST_OF_IT = 0.8  # of a run that was seen, for a share to be one of the run
@@ -43,7 +43,7 @@ class RankSkew(TypedDict):
 class ToldSkew(TypedDict):
     """`skew` of result.json."""
 
-    code: str
+    code: SkewCode
     rank: int | None  # that the others waited for
     host: str  # its node, or the one that the others waited for
     sentence: str  # empty: nobody is named
@@ -136,13 +136,13 @@ def head_of(run_dir: Path) -> str:
 
 def told(skew: Skew, hosts: Mapping[int, str], took: float) -> ToldSkew:
     """Return the verdict for the result. `took`: seconds of the whole job."""
-    rank = skew.culprit if skew.code == RANK else None
-    host = hosts[cast("int", rank)] if skew.code == RANK else str(skew.culprit or "")
+    rank = skew.culprit if skew.code == SkewCode.RANK else None
+    host = hosts[cast("int", rank)] if skew.code == SkewCode.RANK else str(skew.culprit or "")
     return {
         "code": skew.code,
         "rank": cast("int | None", rank),
         "host": host,
-        "sentence": sentence(skew, host, took) if skew.code in (RANK, NODE) else "",
+        "sentence": sentence(skew, host, took) if skew.code in (SkewCode.RANK, SkewCode.NODE) else "",
         "collectives": skew.collectives,
         "seconds": round(skew.seconds, 3),
         "uncertainty": round(skew.uncertainty, 6),
@@ -168,7 +168,7 @@ def sentence(skew: Skew, host: str, took: float) -> str:
     """Return who the others waited for, how often, for how long, and what that cost of the run."""
     share = skew.share
     who, it, count = (f"rank {skew.culprit} on {host}", "it", skew.collectives)
-    if skew.code == NODE:
+    if skew.code == SkewCode.NODE:
         who, it = f"the ranks on {host}", "they"
     kind = share.kinds.most_common(1)[0][0]
     where = f", most often {kind.operation}" if kind.operation else ""

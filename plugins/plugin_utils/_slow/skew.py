@@ -22,9 +22,20 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+
 from .arrivals import Arrivals, Came, Kind
 
-RANK, NODE, NOBODY, TOO_LITTLE = "waited_for_rank", "waited_for_node", "no_straggler", "too_little_known"
+
+class SkewCode(Code):
+    """Who kept the others waiting."""
+
+    RANK = "waited_for_rank"
+    NODE = "waited_for_node"
+    NOBODY = "no_straggler"
+    TOO_LITTLE = "too_little_known"
+
+
 LEAST_SECONDS = 0.001  # by which the last one comes later than the last but one: less is noise
 LEAST_COLLECTIVES = 20
 OFTEN = 0.1  # of all collectives
@@ -71,7 +82,7 @@ class Share:
 class Skew:
     """The verdict. `culprit`: the rank or the node that is named, None if nobody is."""
 
-    code: str
+    code: SkewCode
     collectives: int = 0
     seconds: float = 0.0  # of the run that were seen
     uncertainty: float = 0.0  # of two clocks together at most, in seconds; 0: all ranks have the same clock
@@ -82,28 +93,30 @@ class Skew:
     @property
     def share(self) -> Share:
         """Return what the culprit has to do with it."""
-        return {RANK: self.ranks, NODE: self.nodes}[self.code][self.culprit] if self.culprit is not None else Share()
+        if self.culprit is None:
+            return Share()
+        return (self.ranks if self.code == SkewCode.RANK else self.nodes)[self.culprit]
 
 
 def judge(found: Mapping[int, Arrivals], hosts: Mapping[int, str], uncertain: Mapping[str, float]) -> Skew:
     """Return who kept the others waiting. `hosts` by rank; `uncertain`: of each node's clock, in seconds."""
     met = list(meetings(found))
     if len(met) < LEAST_COLLECTIVES:
-        return Skew(TOO_LITTLE, len(met))
+        return Skew(SkewCode.TOO_LITTLE, len(met))
     where: dict[Unit, str] = dict(hosts.items())
     ranks, seconds = shares(met, where, uncertain), length(seen(met))
     clocks = sorted(uncertain[host] for host in {hosts[rank] for rank in found})
-    known = Skew(NOBODY, len(met), seconds, sum(clocks[-2:]) if len(clocks) > 1 else 0.0, ranks=ranks)
+    known = Skew(SkewCode.NOBODY, len(met), seconds, sum(clocks[-2:]) if len(clocks) > 1 else 0.0, ranks=ranks)
     culprit = straggler(ranks, len(met), seconds)
     if culprit is not None:
-        return replace(known, code=RANK, culprit=culprit)
+        return replace(known, code=SkewCode.RANK, culprit=culprit)
     if not 1 < len(clocks) < len(found):  # one node, or one rank on each
         return known
     by_node = [of_nodes(row, where) for row in met]
     by_node = [row for row in by_node if len(row.came) > 1]
     nodes = shares(by_node, {host: host for host in where.values()}, uncertain)
     slow = straggler(nodes, len(by_node), seconds)
-    return known if slow is None else replace(known, code=NODE, culprit=slow, nodes=nodes)
+    return known if slow is None else replace(known, code=SkewCode.NODE, culprit=slow, nodes=nodes)
 
 
 def meetings(found: Mapping[int, Arrivals]) -> Iterator[Met]:
