@@ -27,7 +27,7 @@ from .launchers import STARTED_BY_SLURMD
 from .look_job import look_on_all
 from .node_job import NodeJob
 from .orders import JobRoute, Order, RunOrder
-from .protocol import AllDone, AllPlaced, EndRound, ForHead, FromNode, Refused, end
+from .protocol import AllDone, AllPlaced, EndRound, ForHead, FromNode, Refused, ShellAnswer, ShellRequest, end
 from .reasons import CONTROLLER_DIED, THE_GUARD_DIED, EndReason, Reason
 from .records import Result
 from .remote_node import NotStaged, RemoteNode, in_parallel, stage_on_all
@@ -299,7 +299,7 @@ class HeadJob:
         """Handle the request of a remote shell: start this command on that node."""
         try:
             connection.settimeout(SHELL_SECONDS)
-            request = json.loads(connection.makefile().readline(REQUEST_CHARACTERS))
+            request: ShellRequest = json.loads(connection.makefile().readline(REQUEST_CHARACTERS))
             host, command = str(request["host"]), str(request["command"])
         except (OSError, ValueError, LookupError, TypeError):  # it was killed, or a program of the job connected
             self.shells.pop(connection)
@@ -308,7 +308,7 @@ class HeadJob:
         peer = next((peer for peer in self.peers if host in (peer.name, peer.address)), None)
         self.shells[connection] = peer
         if peer is None:
-            answer(connection, 255, f"{host} is no other node of this job")
+            answer(connection, {"rc": 255, "text": f"{host} is no other node of this job"})
         else:
             peer.send({"kind": "start_daemon", "command": localized(command, self.order, peer.local_names)})
 
@@ -316,7 +316,7 @@ class HeadJob:
         """Send the node's remote shells the exit status of their command."""
         for connection, wanted in list(self.shells.items()):
             if wanted is peer:
-                answer(connection, rc, text)
+                answer(connection, {"rc": rc, "text": text})
 
 
 def start_job(controller: Controller, run_order: RunOrder, audience: Audience, lock: int = -1) -> HeadJob | Refused:
@@ -336,9 +336,9 @@ def order_of(run_order: RunOrder, host: str) -> Order:
     return {**run_order["job"], **run_order["nodes"][host]}
 
 
-def answer(connection: socket.socket, rc: int, text: str) -> None:
+def answer(connection: socket.socket, told: ShellAnswer) -> None:
     """Send one answer to a remote shell, which may be gone."""
     try:
-        connection.sendall(json.dumps({"rc": rc, "text": text}).encode() + b"\n")
+        connection.sendall(json.dumps(told).encode() + b"\n")
     except OSError:
         pass

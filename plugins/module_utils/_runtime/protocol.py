@@ -293,6 +293,20 @@ class LauncherExited(TypedDict):
     text: Text  # the end of its output
 
 
+class ShellRequest(TypedDict):
+    """What a remote shell asks of the head's supervisor: to start a launcher's daemon on a node."""
+
+    host: Text
+    command: Text  # for a shell, as ssh takes it
+
+
+class ShellAnswer(TypedDict):
+    """How that ended."""
+
+    rc: int
+    text: Text  # the end of its output, or why it was not started
+
+
 class ClockRequest(Request):
     kind: Literal["clock"]
 

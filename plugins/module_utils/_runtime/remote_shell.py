@@ -21,6 +21,7 @@ from .processes import die_with_parent, identity
 
 if TYPE_CHECKING:  # a launcher waits for this
     from .orders import LocalNames
+    from .protocol import ShellAnswer, ShellRequest
 
 SHELL_SOCKET = "shell"  # in the job's private temporary directory on the head
 SHELL_FILE = re.compile(r"shell\.([0-9]{1,10})\.[0-9]{1,20}\Z")
@@ -42,11 +43,13 @@ def main(job_dir: str, arguments: list[str]) -> int:
         run_over_ssh(job, host, command)
         return 255
     open(os.path.join(private_tmp, shell_file(os.getpid())), "w").close()
-    connection.sendall(json.dumps({"host": host, "command": command}).encode() + b"\n")
-    answer = json.loads(connection.makefile().readline() or '{"rc": 255, "text": "the supervisor is gone"}')
+    request: ShellRequest = {"host": host, "command": command}
+    connection.sendall(json.dumps(request).encode() + b"\n")
+    line = connection.makefile().readline()
+    answer: ShellAnswer = json.loads(line) if line else {"rc": 255, "text": "the supervisor is gone"}
     if answer["text"]:
         sys.stderr.write(answer["text"] + "\n")
-    return int(answer["rc"])
+    return answer["rc"]
 
 
 def shell_file(pid: int) -> str:
