@@ -84,7 +84,8 @@ class ActionModule(OnNode):
         was = versions_before(self.node, wanted, answer.get("was"))
         told = version_changes.told(was, wanted, check)
         more = {"msg": told, "_ansible_verbose_always": True} if any(was.values()) else {}
-        return {"changed": bool(was), "was": was, **more}
+        changes = version_changes.difference(self.given["paths"], was, wanted)
+        return {"changed": bool(was), "was": was, "diff": changes, **more}
 
     def settle(self) -> Result:
         """Undo it on this node if it failed on one; else remove old versions."""

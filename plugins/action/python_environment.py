@@ -22,6 +22,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.host
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.answers import Look, look_of, unsent_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._software.environment_request import (
     Given,
+    difference,
     missing_tools,
     order_for,
     prepared,
@@ -79,17 +80,18 @@ class ActionModule(OnNode):
         makes, adopts = self.share["makes"] and not seen.get("ready"), seen.get("adopts")
         if seen.get("failed") or not (makes or adopts):
             return seen
+        told = {"changed": True, "diff": difference(self.given["packages"], cast(Look, seen)) if makes else []}
         if self._task.check_mode:
-            return {"changed": True}
+            return told
         adopted = self.ask("adopt") if adopts else {}
         if adopted.get("failed") or not makes:
-            return adopted if adopted.get("failed") else {"changed": True}
+            return adopted if adopted.get("failed") else told
         look = cast(Look, seen)  # it did not fail
         if look["missing_tools"]:
             return self.failure(missing_tools(self.given, self.node, look))
         self.given["proof"] = self.proof()
         made = self.ask("make", brought=self.bring(look))
-        return made if made.get("failed") else {"changed": made.get("changed") is True}
+        return made if made.get("failed") else {**told, "changed": made.get("changed") is True}
 
     def bring(self, seen: Look) -> str:
         """Copy a file with what the machine needs there. Return its path, or "" if nothing is needed."""

@@ -69,6 +69,9 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     description: Says what would change.
+  diff_mode:
+    description: Shows the names of the versions before and after. Only V(use).
+    support: full
 seealso:
   - module: torchfleet.cluster.python_environment
 """

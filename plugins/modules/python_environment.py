@@ -236,6 +236,9 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     description: Looks, and says whether the environment would be made, sent or proven.
+  diff_mode:
+    description: Shows the packages of an environment that is made. Only V(make).
+    support: full
 """
 
 EXAMPLES = r"""

@@ -44,6 +44,9 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     description: Refuses what cannot be linked, also before the package is installed, and links nothing.
+  diff_mode:
+    description: Shows the links before and after.
+    support: full
 seealso:
   - module: torchfleet.cluster.system_packages
   - module: torchfleet.cluster.launcher_proof
@@ -86,6 +89,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import NotMadeError
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.system_launcher import (
     Request,
+    difference,
     is_linked,
     link,
     refusals,
@@ -113,13 +117,14 @@ def main() -> None:
     wrong, version = refusals(request), installed_version(request.package)
     if wrong:
         module.fail_json(msg="; ".join(wrong))
+    diff = [] if is_linked(request) else difference(request)
     if module.check_mode:
-        module.exit_json(changed=not is_linked(request), package_version=version, **version_of(request))
+        module.exit_json(changed=bool(diff), diff=diff, package_version=version, **version_of(request))
     if not version:
         advice = "module system_packages installs it"
         module.fail_json(msg=f"{request.launcher}: {request.package} is not installed: {advice}")
     try:
-        module.exit_json(changed=link(request), package_version=version, **version_of(request))
+        module.exit_json(changed=link(request), diff=diff, package_version=version, **version_of(request))
     except (OSError, ValueError, NotMadeError) as error:
         module.fail_json(msg=f"{request.launcher}: {error}")
 

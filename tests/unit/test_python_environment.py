@@ -203,8 +203,10 @@ def test_a_look_adds_nothing_to_what_the_controller_keeps() -> None:
 def test_only_who_has_the_part_makes_it() -> None:
     node = Node(look=SEEN, make={"changed": True})
     assert act(node, "make", "n2", plan=PLAN) == {"changed": False} and node.asked == []
-    assert act(node, "make", check=True, plan=PLAN) == {"changed": True}
-    assert act(node, "make", plan=PLAN) == {"changed": True}
+    for check in (True, False):
+        made = act(node, "make", check=check, plan=PLAN, packages=["tiny==1.0", "other==2"])
+        assert made["changed"] is True
+        assert made["diff"][0]["after_header"] == SEEN["place"] and made["diff"][0]["after"] == "tiny==1.0\nother==2\n"
     assert [state for state, _args in node.asked] == ["look", "look", "make"]
 
 
@@ -243,7 +245,7 @@ def test_wheels_are_brought_where_they_are_needed(tmp_path: Path, monkeypatch: p
     house.mkdir()
     wheel = add_wheel(house, "tiny", "1.0")
     node = Node(look=SEEN, make={"changed": True})
-    assert act(node, "make", packages=["tiny==1.0"], wheelhouse=str(house)) == {"changed": True}
+    assert act(node, "make", packages=["tiny==1.0"], wheelhouse=str(house))["changed"] is True
     assert node.copied == [("/x/venv.brought.tar", [wheel.name])]
     state, asked = node.asked[-1]
     assert (state, asked["prepared"]["brought"]) == ("make", "/x/venv.brought.tar")

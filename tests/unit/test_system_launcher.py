@@ -37,7 +37,12 @@ def links(request: Request) -> dict[str, str]:
 def test_programs_are_linked_once_under_their_plain_names(request_: Request) -> None:
     assert launcher.refusals(request_) == []
     assert not launcher.is_linked(request_)
+    (diff,) = launcher.difference(request_)
     assert launcher.link(request_)
+    assert diff["before"] == "" and [line.split(" -> ")[0] for line in diff["after"].splitlines()] == [
+        "daemon",
+        "mpirun",
+    ]
     assert links(request_) == {"mpirun": "mpirun.some", "daemon": "daemon"}
     assert launcher.is_linked(request_)
     assert not launcher.link(request_)

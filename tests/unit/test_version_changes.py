@@ -31,6 +31,11 @@ def test_all_nodes_go_back_with_what_has_a_version_before() -> None:
     assert back(head, []) == {"n1": {}, "n2": {"pytorch": "1-a"}}
 
 
+def test_a_diff_has_the_paths_that_lead_elsewhere() -> None:
+    (row,) = version_changes.difference(PATHS, {"openmpi": "1-a"}, {"pytorch": "2-b", "openmpi": "2-b"})
+    assert row == {"before_header": "/h/openmpi", "after_header": "/h/openmpi", "before": "1-a\n", "after": "2-b\n"}
+
+
 @pytest.mark.parametrize(
     ("n2", "parts", "says"),
     [

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -111,6 +111,19 @@ def reasons(request: Request) -> Iterator[str]:
         yield f"no permission to write in {near}: set torchfleet_home to another directory"
     if free_mb < request.disk_mb and not installed_version(request.package):
         yield f"{request.package} needs {request.disk_mb} MB in /usr, where {free_mb} MB are free: make room"
+
+
+def difference(request: Request) -> list[dict[str, str]]:
+    """Return what --diff shows of the links, before they are made."""
+    place = request.place / "bin"
+    there = {entry.name: os.readlink(str(entry)) for entry in place.iterdir()} if place.is_dir() else {}
+    before, after = shown(there), shown(programs(request))
+    return [{"before_header": str(place), "after_header": str(place), "before": before, "after": after}]
+
+
+def shown(links: Mapping[str, str]) -> str:
+    """Return links as lines."""
+    return "".join(f"{name} -> {target}\n" for name, target in sorted(links.items()))
 
 
 def link(request: Request) -> bool:

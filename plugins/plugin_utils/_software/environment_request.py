@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -122,6 +122,12 @@ def missing_tools(given: Given, node: str, seen: Look) -> str:
     install = distribution.install("build", seen["os"])
     hint = given["tools_hint"] or f"as root: {install}; or set {given['role']}_install_tools=true (Debian, Ubuntu)"
     return f"building needs {', '.join(seen['missing_tools'])}, which {node} does not have; {hint}"
+
+
+def difference(packages: Sequence[str], seen: Look) -> list[dict[str, str]]:
+    """Return what --diff shows of an environment that is made: the packages, and the directory that they get."""
+    text = "".join(f"{package}\n" for package in packages)
+    return [{"before_header": seen["place"], "after_header": seen["place"], "before": "", "after": text}]
 
 
 def why_not_sent(registered: Registered, node: str) -> str:

@@ -78,6 +78,15 @@ def failures(nodes: Sequence[str], registered: Mapping[str, Mapping[str, object]
     return wrong
 
 
+def difference(paths: Mapping[str, str], was: Mapping[str, str], now: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return what --diff shows of the paths that lead to another version."""
+    return [
+        {"before_header": path, "after_header": path, "before": f"{was[part]}\n", "after": f"{now[part]}\n"}
+        for part, path in paths.items()
+        if part in was
+    ]
+
+
 def told(was: Mapping[str, str], now: Mapping[str, str], check: bool) -> str:
     """Return a sentence for what changed on a node."""
     pairs = [f"{part} {now[part]} instead of {old}" if old else f"{part} {now[part]}" for part, old in was.items()]
