@@ -43,7 +43,7 @@ def test_a_job_is_taken_back_from_slurm(plan_two: Planner) -> None:
 
 
 def test_slurm_needs_one_path(plan_two: Planner) -> None:
-    with pytest.raises(InputError, match='n2 /tf"; srun needs one path on all nodes'):
+    with pytest.raises(InputError, match='n2 /tf"; srun needs the same on all nodes: set it to one path'):
         two(plan_two, "srun", n2={"home": "/tf"})
 
 
@@ -165,16 +165,16 @@ def test_own_arguments_win_over_what_is_free(plan_two: Planner, name: str, words
     ("name", "words", "told"),
     [
         ("openmpi", "-np 9", "the plan decides that: -e np="),
-        ("openmpi", "--hostfile x", "this is the plan's own: --hostfile"),
-        ("openmpi", "--map-by core", "this is the plan's own: --map-by slot"),
-        ("openmpi", "--mca plm_rsh_agent ssh", "this is the plan's own"),
+        ("openmpi", "--hostfile x", "remove it: the plan has --hostfile"),
+        ("openmpi", "--map-by core", "remove it: the plan has --map-by slot"),
+        ("openmpi", "--mca plm_rsh_agent ssh", "remove it: the plan has "),
         ("mpich", "-hosts a", "the plan decides that: -e nodes="),
-        ("intelmpi", "-genvnone", "this is the plan's own"),
+        ("intelmpi", "-genvnone", "remove it: the plan has "),
         ("torchrun", "--nproc-per-node=9", "the plan decides that: -e ranks_per_node="),
         ("torchrun", "--max-restarts=3", "the plan decides that: -e max_restarts="),
         ("torchrun", "--max_restarts 3", "the plan decides that: -e max_restarts="),
         ("srun", "-N 9", "the plan decides that: -e nodes="),
-        ("sbatch", "--wait", "this is the plan's own"),
+        ("sbatch", "--wait", "remove it: the plan has "),
     ],
 )
 def test_own_arguments_do_not_replace_what_the_plan_decides(

@@ -205,7 +205,7 @@ def enumerate_names(pythons: list[dict[str, Any]]) -> list[tuple[str, dict[str, 
 def test_another_switch_or_machine_is_refused() -> None:
     with pytest.raises(InputError, match=r"prerequisites_python: got .*; give one of auto, true, false"):
         choice.is_wanted("maybe", {}, "3.11", "3.14")
-    with pytest.raises(InputError, match="there is a Python for aarch64 and x86_64 only"):
+    with pytest.raises(InputError, match="there is one for aarch64 and x86_64 only: install Python yourself"):
         choice.source_for("riscv64", {"x86_64": {}, "aarch64": {}}, "https://mirror.example")
 
 

@@ -80,7 +80,9 @@ def check_address(node: NodeNet) -> None:
     name = f"fabric_address of {node.name}"
     if not any(node.fits(nic, address) for nic, address in found):
         where = f" of {node.required_nic}" if node.required_nic else ""
-        raise InputError(name, node.required_address, f"the node has no such address{where}")
+        raise InputError(
+            name, node.required_address, f"the node has no such address{where}: ip -brief address lists its own"
+        )
     reason = flaw(*found[0], True)
     if reason:
         raise InputError(name, node.required_address, f"{reason.text}; name another address or leave it out")

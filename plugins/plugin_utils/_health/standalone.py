@@ -44,7 +44,11 @@ def is_wanted(switch: str, pythons: Mapping[str, About], oldest: str, newest: st
 def source_for(machine: str, sources: Mapping[str, Mapping[str, str]], mirror: str) -> dict[str, str]:
     """Return version, url, sha256 and file of the archive for a machine. InputError where there is none."""
     if machine not in sources:
-        raise InputError("prerequisites_python", machine, f"there is a Python for {' and '.join(sorted(sources))} only")
+        raise InputError(
+            "prerequisites_python",
+            machine,
+            f"there is one for {' and '.join(sorted(sources))} only: install Python yourself",
+        )
     source = dict(sources[machine])
     url = source["url"] if "://" in source["url"] else f"{mirror.rstrip('/')}/{source['url']}"
     return {**source, "url": url}

@@ -94,7 +94,7 @@ def checked(found: Found, path: str) -> Found:
     if not found.files or not any(state.size for state in found.files.values()):
         raise InputError("data", path, "there is nothing in it: give a folder or a file with data")
     if sum(pieces_in(state.size) for state in found.files.values()) > MOST_PIECES:
-        raise InputError("data", path, f"it is larger than {MOST_PIECES:,} pieces of {PIECE >> 20} MiB")
+        raise InputError("data", path, f"it is larger than {MOST_PIECES * PIECE >> 40} TiB: send it in several folders")
     for name in found.files:
         try:
             parts_of(name)

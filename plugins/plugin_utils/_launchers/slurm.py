@@ -128,7 +128,7 @@ def check_homes(plan: LaunchPlan) -> None:
     homes = {node.name: node.home for node in (plan.head, *plan.nodes)}
     if len(set(homes.values())) > 1:
         paths = ", ".join(f"{name} {home}" for name, home in homes.items())
-        raise InputError("torchfleet_home", paths, f"{plan.launcher} needs one path on all nodes")
+        raise InputError("torchfleet_home", paths, f"{plan.launcher} needs the same on all nodes: set it to one path")
 
 
 def check_cores(plan: LaunchPlan) -> None:

@@ -48,7 +48,7 @@ def with_arguments(command: LaunchCommand, plan: LaunchPlan, placed_by: Mapping[
     for option in replaced:
         if not option.free:
             given = words[keys[key_of(option.words)]]
-            raise InputError("launcher_args", given, f"this is the plan's own: {shlex.join(option.words)}")
+            raise InputError("launcher_args", given, f"remove it: the plan has {shlex.join(option.words)}")
     own = Option(words, "launcher_args", "user")
     on = {
         name: (

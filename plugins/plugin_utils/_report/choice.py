@@ -50,5 +50,5 @@ def find_runs(runs_dir: str, patterns: Sequence[str]) -> list[Path]:
             raise InputError("runs", pattern, f"no run of that name is in {root}: ls {root}")
         found.update(dict.fromkeys(names))
     if len(found) > RUNS_MOST:
-        raise InputError("runs", ",".join(patterns), f"these are {len(found)} runs, and {RUNS_MOST} are allowed")
+        raise InputError("runs", ",".join(patterns), f"these are {len(found)} runs: name {RUNS_MOST} at most")
     return [root / name for name in found]

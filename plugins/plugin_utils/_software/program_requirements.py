@@ -107,7 +107,7 @@ def check_hashes(found: Requirements) -> None:
             raise InputError(
                 OPTION,
                 f"{asked.text} ({asked.where})",
-                f"this package has no {what}, but others in the file have checksums",
+                f"this package has no {what}, but others in the file have checksums: give it to all, or to none",
             )
 
 
@@ -218,7 +218,9 @@ def one_line(line: str, where: str) -> Asked:
     for word in options:
         option, _separator, value = re.sub(r"[=\s]\s*", "=", word, count=1).partition("=")
         if option != "--hash" or not HASH.match(value.strip()):
-            raise InputError(OPTION, f"{word} ({where})", "of options after a package only --hash=sha256:... is taken")
+            raise InputError(
+                OPTION, f"{word} ({where})", "remove it: of options after a package only --hash=sha256:... is taken"
+            )
         hashes.append(value.strip())
     return parsed(text, where, tuple(hashes))
 
