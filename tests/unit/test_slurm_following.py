@@ -25,6 +25,7 @@ ORDER: Any = {
     "grace": None,
 }
 REPORT = {"records": {}, "lines": {}, "leftovers": [], "launcher": {}, "metrics": []}
+RECORD = {"rank": 0, "local_rank": 0, "wrapper_pid": 1, "cpus": [], "started": 1.0, "ended": 2.0, "rc": 0}
 PLACED, OVER = {"kind": "placed"}, {"kind": "over", "report": REPORT}
 LINE = {"kind": "line", "rank": 3, "stream": "stdout", "text": "loss 0.1", "skipped": 0}
 
@@ -66,8 +67,11 @@ def test_the_output_of_each_node_is_its_own(tmp_path: Path) -> None:
     files = ("ranks/3/stdout", "launcher.node1.out", "ranks/0/stdout", "launcher.out", "ranks/3/../0/stdout")
     sent = [{"kind": "output", "name": name, "first": True, "content": "eA==", "cut": 0} for name in files]
     node0 = said_by(0, here(0), PLACED, OVER)
-    job = Job(tmp_path, node0 + "srun: noise\n9: x\n" + said_by(1, here(1), PLACED, LINE, false, *sent, OVER))
+    records = {"0": {**RECORD, "host": "node0"}, "3": {**RECORD, "rank": 3, "host": "node1"}}
+    over = {"kind": "over", "report": {**REPORT, "records": records}}
+    job = Job(tmp_path, node0 + "srun: noise\n9: x\n" + said_by(1, here(1), PLACED, LINE, false, *sent, over))
     assert job.ended() == {}
+    assert list(job.reports["node1"]["records"]) == ["3"]
     assert [frame["text"] for frame in job.shown] == ["loss 0.1"] and set(job.reports) == {"node0", "node1"}
     assert "node1: on n2, python3, NIC eth0" in job.notes
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
