@@ -85,6 +85,16 @@ int64_t nbytes_of(const Tensors& tensors) {
   return bytes;
 }
 
+void check_types(const char* operation, const at::Tensor& output, const at::Tensor& input) {
+  TORCH_CHECK_VALUE(output.scalar_type() == input.scalar_type(), "backend " TORCHFLEET_NAME ": ", operation, ": the output has ",
+                    output.scalar_type(), ", and the input ", input.scalar_type(), ": give both one type");
+}
+
+void check_length(const char* operation, const Tensors& list, int ranks) {
+  TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(ranks), "backend " TORCHFLEET_NAME ": ", operation, ": got ", list.size(),
+                    " tensors; give ", ranks, ", one for each rank");
+}
+
 // The type that all of them have, as the record has it; -1 if there is none.
 int16_t common_type(const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
@@ -94,12 +104,6 @@ int16_t common_type(const Tensors& tensors) {
   }
   return tensors.empty() ? -1 : static_cast<int16_t>(tensors[0].scalar_type());
 }
-
-// Notes in the record that a collective is over, also if it failed.
-struct Leaving {
-  uint64_t number;
-  ~Leaving() { left(number); }
-};
 
 void put_all_back(const Tensors& targets, const Tensors& buffers) {
   for (size_t i = 0; i < targets.size(); ++i) {
@@ -121,6 +125,8 @@ at::ScalarType common_type(const Tensors& some, const Tensors& others) {
 // The parts of a tensor along its first dimension: equal ones if no sizes are given.
 Tensors parts_of(const at::Tensor& tensor, const std::vector<int64_t>& sizes, int ranks) {
   if (!sizes.empty()) {
+    TORCH_CHECK_VALUE(sizes.size() == static_cast<size_t>(ranks), "backend " TORCHFLEET_NAME ": all_to_all: got ", sizes.size(),
+                      " split sizes; give ", ranks, ", one for each rank");
     return tensor.split_with_sizes(sizes, 0);
   }
   TORCH_CHECK_VALUE(tensor.size(0) % ranks == 0, "backend " TORCHFLEET_NAME ": all_to_all: the first dimension is ", tensor.size(0),
@@ -170,10 +176,14 @@ at::Tensor GroupBackend::reducible(const at::Tensor& tensor, const c10d::ReduceO
   return divided_before(on_host ? staged(tensor) : dense(tensor), op, size_);
 }
 
-WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
-                             Task operation) {
+void GroupBackend::check_process() const {
   TORCH_CHECK_WITH(DistBackendError, getpid() == process_, "backend " TORCHFLEET_NAME ": process ", getpid(),
                    " was forked from rank ", rank_, ", and is no rank: begin with init_process_group in it");
+}
+
+WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
+                             Task operation) {
+  check_process();
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
   const Tensors& some = outputs.empty() ? inputs : outputs;
   const c10::Device device = some.empty() ? at::kCPU : some[0].device();
@@ -188,18 +198,24 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
     group_ = kept(pg_uid_.empty() ? "world" : pg_uid_);
   }
   const uint64_t number = entered(group_, sequence, title_of(type), bytes, scalar_type);
+  work->recorded_as(number);
   // An operation may still run when the group is gone: it holds the transport.
-  auto run = [transport = transport_, device, number, operation = std::move(operation)] {
-    const Leaving leaving{number};
+  auto run = [transport = transport_, device, operation = std::move(operation)] {
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
     const at::AutoDispatchBelowADInplaceOrView no_autograd;  // the caller's no_grad or inference_mode is not this thread's
     operation(*transport);
     settle(device);
   };
-  worker_.submit(work, std::move(run), [transport = transport_, note = note_failure()](const std::string& why) {
+  auto failed = [transport = transport_, note = note_failure()](const std::string& why) {
     note();
     transport->fail(why);
-  });
+  };
+  try {
+    worker_.submit(work, std::move(run), std::move(failed));
+  } catch (...) {
+    left(number);
+    throw;
+  }
   return requested(std::move(work));
 }
 
@@ -287,7 +303,8 @@ WorkPtr GroupBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors&
                                                     const c10d::AllgatherOptions& opts) {
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
   for (size_t i = 0; i < to.size(); ++i) {
-    TORCH_CHECK_VALUE(to[i].nbytes() == from[i].nbytes() * size_, "backend " TORCHFLEET_NAME ": all_gather: the output has ",
+    check_types("all_gather", to[i], from[i]);
+    TORCH_CHECK_VALUE(to[i].numel() == from[i].numel() * size_, "backend " TORCHFLEET_NAME ": all_gather: the output has ",
                       to[i].numel(), " elements, ", size_, " ranks give ", from[i].numel(), " each");
   }
   return submit(OpType::_ALLGATHER_BASE, inputs, targets, opts.timeout, [=](const Transport& by) {
@@ -326,6 +343,9 @@ WorkPtr GroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, con
   const at::Tensor input = dense(only(inputs));
   const int root = static_cast<int>(opts.rootRank);
   const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
+  if (rank_ == root) {
+    check_length("gather", targets, size_);
+  }
   const Tensors buffers = all_dense(targets);
   return submit(OpType::GATHER, inputs, targets, opts.timeout, [=](const Transport& by) {
     const Signature own(Signature::kGather, input.scalar_type(), -1, root);
@@ -339,6 +359,9 @@ WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, co
   const at::Tensor buffer = dense(target);
   const int root = static_cast<int>(opts.rootRank);
   const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
+  if (rank_ == root) {
+    check_length("scatter", parts, size_);
+  }
   return submit(OpType::SCATTER, parts, outputs, opts.timeout, [=](const Transport& by) {
     const Signature own(Signature::kScatter, buffer.scalar_type(), -1, root);
     by.exchange(own, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
@@ -348,12 +371,16 @@ WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, co
 
 WorkPtr GroupBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                    const c10d::ReduceScatterOptions& opts) {
+  at::Tensor output = only(outputs);
+  check_length("reduce_scatter", inputs.at(0), size_);
   Tensors flat;
   for (const at::Tensor& part : inputs.at(0)) {
+    check_types("reduce_scatter", output, part);
+    TORCH_CHECK_VALUE(part.numel() == output.numel(), "backend " TORCHFLEET_NAME ": reduce_scatter: a part has ", part.numel(),
+                      " elements, and the output ", output.numel());
     flat.push_back(dense(part).view(-1));
   }
   at::Tensor whole = at::cat(flat);
-  at::Tensor output = only(outputs);
   return _reduce_scatter_base(output, whole, opts);
 }
 
@@ -368,7 +395,8 @@ WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors&
   const Tensors targets = outputs;
   Tensors from, to;
   for (size_t i = 0; i < targets.size(); ++i) {
-    from.push_back(reducible(inputs.at(i), opts.reduceOp));
+    check_types("reduce_scatter", targets[i], inputs.at(i));
+    from.push_back(reducible(inputs[i], opts.reduceOp));
     TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend " TORCHFLEET_NAME ": reduce_scatter: the input has ",
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
     const bool serves = targets[i].device() == from[i].device() && targets[i].is_contiguous() && !overlap(targets[i], from[i]);
@@ -393,6 +421,8 @@ WorkPtr GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::
 }
 
 WorkPtr GroupBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
+  check_length("all_to_all", inputs, size_);
+  check_length("all_to_all", outputs, size_);
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
   const Signature own(Signature::kAllToAll, common_type(from, to), -1);
   return submit(OpType::ALLTOALL, inputs, targets, opts.timeout, [=](const Transport& by) {

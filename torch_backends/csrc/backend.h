@@ -64,6 +64,8 @@ class GroupBackend : public c10d::Backend {
   WorkPtr submit(c10d::OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                  Task operation);
 
+  void check_process() const;  // throws c10::DistBackendError in a forked child
+
   // The buffer of a tensor for the transport, also for a reduction. Invalid tensors are refused before other ranks are
   // involved.
   at::Tensor dense(const at::Tensor& tensor) const;

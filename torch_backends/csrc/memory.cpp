@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <string>
 
 namespace torchfleet {
@@ -22,8 +24,18 @@ int new_file(const char* name, int64_t bytes) {
   return file;
 }
 
+// In pieces, as a program may have a timer whose signals interrupt the call (fallocate(2), EINTR).
 bool allocate_file(int file, int64_t offset, int64_t bytes) {
-  return posix_fallocate(file, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0;
+  constexpr int64_t kPiece = 256 << 10;
+  for (int64_t done = 0; done < bytes;) {
+    const int64_t most = std::min(kPiece, bytes - done);
+    const int why = posix_fallocate(file, static_cast<off_t>(offset + done), static_cast<off_t>(most));
+    if (why != 0 && why != EINTR) {
+      return false;
+    }
+    done += why == 0 ? most : 0;
+  }
+  return true;
 }
 
 int file_of(int64_t process, int64_t number, int64_t bytes) {

@@ -70,6 +70,7 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
 }
 
 WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
+  check_process();
   TORCH_CHECK_WITH(DistBackendError, messages_ != MPI_COMM_NULL, "backend mpi: this group was destroyed");
   const at::Tensor buffer = dense(tensor);
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};

@@ -1,5 +1,7 @@
 #include "record.h"
 
+#include "name.h"
+
 #include <c10/core/ScalarType.h>
 
 #include <array>
@@ -98,7 +100,7 @@ std::string record_as_json() {
     if (slot.number.load(std::memory_order_relaxed) != number) {
       continue;
     }
-    text << between << R"({"process_group": [")" << group << R"(", "mpi"], "collective_seq_id": )" << sequence
+    text << between << R"({"process_group": [")" << group << R"(", ")" TORCHFLEET_NAME R"("], "collective_seq_id": )" << sequence
          << R"(, "profiling_name": ")" << title << R"(", "bytes": )" << bytes << R"(, "time_created_ns": )" << begun
          << R"(, "time_discovered_completed_ns": )" << ended << R"(, "retired": )" << (ended ? "true" : "false")
          << R"(, "is_p2p": false)";

@@ -169,6 +169,29 @@ ShmTransport::ShmTransport(const StorePtr& store, int rank, const std::vector<in
   }
 }
 
+// gloo compares nothing: it would give one operation's data to another.
+void ShmTransport::compare(Signature own) const {
+  if (!ring_) {
+    const at::Tensor words = gathered(gloo_, at::full({1}, static_cast<int64_t>(own.word()), at::kLong)).view(at::kLong);
+    const auto* first = reinterpret_cast<const uint64_t*>(words.data_ptr<int64_t>());
+    refuse_different({first, first + size_});
+    return;
+  }
+  if (node_) {
+    node_->begin(own);
+    node_->barrier();
+  }
+  ring_->compare(own);
+}
+
+void ShmTransport::compare_sizes_by_gloo(const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
+  std::vector<int64_t> mine = sizes_of(size_, sends, receives);
+  const auto count = static_cast<int64_t>(mine.size());
+  const at::Tensor rows = gathered(gloo_, at::from_blob(mine.data(), {count}, at::kLong)).view(at::kLong);
+  const auto* first = rows.data_ptr<int64_t>();
+  check_pairs({first, first + rows.numel()}, size_);
+}
+
 void ShmTransport::fail(const std::string& why) const {
   if (ring_) {
     ring_->fail();
@@ -187,10 +210,14 @@ std::vector<int> ShmTransport::missing() const {
 }
 
 void ShmTransport::broadcast(const at::Tensor& tensor, int root) const {
+  const Signature own(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root);
   if (shared_) {
-    shared_->begin(Signature(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root));
+    shared_->begin(own);
     shared_->broadcast(static_cast<char*>(tensor.data_ptr()), static_cast<int64_t>(tensor.nbytes()), root);
-  } else if (tensor.numel() > 0) {
+    return;
+  }
+  compare(own);
+  if (tensor.numel() > 0) {
     std::vector<at::Tensor> tensors{bytes_of_all(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -208,6 +235,7 @@ void ShmTransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) cons
   } else if (ring_) {
     all_reduce_in_two_levels(own, all, how);
   } else {
+    compare(own);
     all_reduce_by(gloo_, units_of(all, how), how);
   }
   divide_after(tensor, op, size_);
@@ -239,12 +267,14 @@ void ShmTransport::all_reduce_in_two_levels(Signature own, const Elements& all, 
 void ShmTransport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const {
   const Reduction how = reduction(tensor.scalar_type(), op);
   const Elements all(tensor, how);
+  const Signature own(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_);
   if (shared_) {
-    shared_->begin(Signature(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_));
+    shared_->begin(own);
     shared_->reduce(all.data, all.count, how, all.size, root);
   } else {
-    const at::Tensor own = units_of(all, how);
-    all_reduce_by(gloo_, rank_ == root ? own : own.clone(), how);
+    compare(own);
+    const at::Tensor units = units_of(all, how);
+    all_reduce_by(gloo_, rank_ == root ? units : units.clone(), how);
   }
   if (rank_ == root) {
     divide_after(tensor, op, size_);
@@ -254,10 +284,14 @@ void ShmTransport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root
 void ShmTransport::all_gather(const at::Tensor& input, const at::Tensor& output) const {
   const auto bytes = static_cast<int64_t>(input.nbytes());
   char* all = static_cast<char*>(output.data_ptr());
+  const Signature own(Signature::kAllGather, input.scalar_type(), input.numel());
   if (shared_) {
-    shared_->begin(Signature(Signature::kAllGather, input.scalar_type(), input.numel()));
+    shared_->begin(own);
     shared_->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
-  } else if (bytes > 0) {
+    return;
+  }
+  compare(own);
+  if (bytes > 0) {
     // The input may be a part of the output.
     at::Tensor from = bytes_of_all(input).clone(), to = bytes_of_all(output);
     gloo_->_allgather_base(to, from, in_time(c10d::AllgatherOptions()))->wait();
@@ -267,10 +301,14 @@ void ShmTransport::all_gather(const at::Tensor& input, const at::Tensor& output)
 void ShmTransport::reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const {
   const Reduction how = reduction(output.scalar_type(), op);
   const Elements mine(output, how);
+  const Signature own(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_);
   if (shared_) {
-    shared_->begin(Signature(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_));
+    shared_->begin(own);
     shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), mine.data, mine.count, how, mine.size);
-  } else if (mine.count > 0) {
+  } else {
+    compare(own);
+  }
+  if (!shared_ && mine.count > 0) {
     // gloo's own reduces everything everywhere.
     at::Tensor from = bytes_of_all(input), rows = at::empty({size_, static_cast<int64_t>(output.nbytes())}, at::kByte);
     at::Tensor all = rows.view(-1);
@@ -286,6 +324,7 @@ void ShmTransport::barrier() const {
     shared_->begin(Signature::barrier());
     shared_->barrier();
   } else {
+    compare(Signature::barrier());
     gloo_->barrier(in_time(c10d::BarrierOptions()))->wait();
   }
 }
@@ -293,15 +332,15 @@ void ShmTransport::barrier() const {
 void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
   if (shared_) {
     compare_sizes(*shared_, own, size_, sends, receives);  // all find the same difference, so none waits for gloo
+  } else {
+    compare(own);
+    compare_sizes_by_gloo(sends, receives);
   }
   // Before anything is sent: else this rank would leave while gloo uses its memory.
   const auto own_piece = [rank = rank_](const Piece& piece) { return piece.rank == rank; };
   const auto kept = std::find_if(receives.begin(), receives.end(), own_piece);
   const auto given = std::find_if(sends.begin(), sends.end(), own_piece);
   const bool keeps = kept != receives.end() && given != sends.end();
-  if (keeps) {
-    check_pair(rank_, rank_, given->bytes, kept->bytes);
-  }
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (const Piece& piece : receives) {
     std::vector<at::Tensor> tensors{bytes_at(piece.data, piece.bytes)};

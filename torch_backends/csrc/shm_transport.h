@@ -32,6 +32,8 @@ class ShmTransport : public Transport {
   bool shares_memory() const override { return shared_ != nullptr; }
 
  private:
+  void compare(Signature own) const;  // throws std::runtime_error if the ranks ask for different things; for groups on several nodes
+  void compare_sizes_by_gloo(const std::vector<Piece>& sends, const std::vector<Piece>& receives) const;
   void all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const;
 
   const int rank_, size_;

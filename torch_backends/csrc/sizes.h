@@ -16,7 +16,10 @@ std::vector<int64_t> sizes_of(int ranks, const std::vector<Piece>& sends, const 
 // Throws std::runtime_error if a rank does not send what another one expects.
 void check_pair(int from, int to, int64_t sent, int64_t expected);
 
-// Compares those of all ranks, which share memory: all of them find the same difference.
+// Compares what sizes_of() returned on each rank, one after the other: all ranks find the same difference.
+void check_pairs(const std::vector<int64_t>& all, int ranks);
+
+// Compares those of all ranks, which share memory.
 void compare_sizes(Shared& memory, Signature own, int ranks, const std::vector<Piece>& sends,
                    const std::vector<Piece>& receives);
 

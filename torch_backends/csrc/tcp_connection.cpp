@@ -29,7 +29,8 @@ namespace torchfleet {
 namespace {
 constexpr std::chrono::seconds kConnecting{10};
 constexpr std::chrono::seconds kSecretComes{2};  // once connected
-constexpr int kWaiting = 64;                     // connections that are not accepted yet
+constexpr std::chrono::milliseconds kLooking{100};
+constexpr int kWaiting = 64;                     // connections that are not accepted yet, and that have not told it
 
 using Secret = std::array<unsigned char, 16>;
 
@@ -167,37 +168,73 @@ Socket connected(Contact to) {
   return made;
 }
 
-// Whether who connected knows the secret.
-bool knows(const Socket& socket, const Secret& secret, Clock::time_point until) {
+// Who connected, until it has told the secret.
+struct Guest {
+  Socket socket;
+  Clock::time_point until;
   Secret given{};
-  for (size_t came = 0; came < given.size();) {
-    if (!comes(socket.number(), POLLIN, until)) {
-      return false;
-    }
-    const ssize_t more = recv(socket.number(), given.data() + came, given.size() - came, 0);
-    if (more <= 0) {
-      return false;
-    }
-    came += static_cast<size_t>(more);
+  size_t came = 0;
+};
+
+enum class Told { kNotYet, kSecret, kNothing };
+
+// Takes what a guest has sent so far.
+Told told_by(Guest& guest, const Secret& secret) {
+  const ssize_t more = recv(guest.socket.number(), guest.given.data() + guest.came, guest.given.size() - guest.came, 0);
+  if (more < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return Clock::now() < guest.until ? Told::kNotYet : Told::kNothing;
+  }
+  if (more <= 0) {
+    return Told::kNothing;
+  }
+  guest.came += static_cast<size_t>(more);
+  if (guest.came < guest.given.size()) {
+    return Told::kNotYet;
   }
   unsigned char differs = 0;
-  for (size_t i = 0; i < given.size(); ++i) {
-    differs |= given[i] ^ secret[i];
+  for (size_t i = 0; i < guest.given.size(); ++i) {
+    differs |= guest.given[i] ^ secret[i];
   }
-  return differs == 0;
+  return differs == 0 ? Told::kSecret : Told::kNothing;
 }
 
-// The connection of the rank before this one. Strangers are sent away.
+// Waits a moment for news of the listener or of a guest.
+void wait_for_news(const Socket& listener, const std::vector<Guest>& guests) {
+  std::vector<pollfd> all{{listener.number(), POLLIN, 0}};
+  for (const Guest& guest : guests) {
+    all.push_back({guest.socket.number(), POLLIN, 0});
+  }
+  const int found = poll(all.data(), all.size(), static_cast<int>(kLooking.count()));
+  if (found < 0 && errno != EINTR) {
+    checked(found, "poll");
+  }
+}
+
+// The connection of the rank before this one. Strangers are sent away, and nobody waits for them.
 Socket accepted(const Socket& listener, const Secret& secret) {
   const auto until = Clock::now() + kConnecting;
-  while (comes(listener.number(), POLLIN, until)) {
+  std::vector<Guest> guests;
+  while (Clock::now() < until) {
+    wait_for_news(listener, guests);
     Socket made(accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (made.number() < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED && errno != EPROTO) {
       checked(-1, "accept4");
     }
-    if (made.number() >= 0 && knows(made, secret, std::min(until, Clock::now() + kSecretComes))) {
-      send_at_once(made);
-      return made;
+    if (made.number() >= 0) {
+      if (guests.size() == kWaiting) {
+        guests.erase(guests.begin());
+      }
+      guests.push_back({std::move(made), Clock::now() + kSecretComes});
+    }
+    for (size_t i = guests.size(); i-- > 0;) {
+      const Told told = told_by(guests[i], secret);
+      if (told == Told::kSecret) {
+        send_at_once(guests[i].socket);
+        return std::move(guests[i].socket);
+      }
+      if (told == Told::kNothing) {
+        guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
+      }
     }
   }
   throw std::runtime_error("the rank before this one has not connected");

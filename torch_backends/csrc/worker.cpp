@@ -2,6 +2,7 @@
 
 #include "name.h"
 #include "operation.h"
+#include "record.h"
 
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -10,6 +11,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace torchfleet {
@@ -127,6 +129,7 @@ std::string Collective::refuse(const std::string& broken) {
 }
 
 std::string Collective::end(const std::string& why) {
+  left(number_);
   finish(why.empty() ? nullptr : std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, why)));
   return why;
 }
@@ -178,11 +181,11 @@ struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
   int threads = 0, in_functions = 0;
   std::string broken;  // why an operation failed
 
-  // With the lock held:
+  // With the lock held. Throws std::system_error if a thread is needed and cannot be made.
   void have_thread() {
     if (threads == in_functions) {
-      ++threads;
       std::thread([queue = shared_from_this()] { queue->serve(); }).detach();
+      ++threads;
     } else {
       changed.notify_all();
     }
@@ -220,8 +223,12 @@ struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
     }
     if (runs_functions && futures_are_completed()) {
       ++in_functions;
-      if (!jobs.empty()) {
-        have_thread();
+      try {
+        if (!jobs.empty()) {
+          have_thread();
+        }
+      } catch (const std::system_error&) {
+        // The jobs wait until this thread is back.
       }
       lock.unlock();
       job.work->complete();
@@ -256,9 +263,9 @@ void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> o
                     std::function<void(const std::string&)> failed) {
   std::lock_guard<std::mutex> lock(queue_->mutex);
   TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend " TORCHFLEET_NAME ": this group was destroyed");
+  queue_->have_thread();  // it waits for the lock, and then finds the job
   pending().count(pending().operations, 1);
   queue_->jobs.push_back({std::move(work), std::move(operation), std::move(failed)});
-  queue_->have_thread();
 }
 
 }  // namespace torchfleet

@@ -30,6 +30,7 @@ class Collective : public c10d::Work {
   // With a timeout of its own, throws when that is over; the collective goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
+  void recorded_as(uint64_t number) { number_ = number; }  // of record.h; before it is submitted
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
@@ -46,6 +47,7 @@ class Collective : public c10d::Work {
   const std::string name_;
   std::function<std::vector<int>()> missing_;  // the ranks that it waits for, as far as they are known
   const bool bounded_;
+  uint64_t number_ = 0;
   std::atomic<bool> begun_{false};
   bool future_is_known_ = false;  // outside of this object
   c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -61,7 +63,8 @@ class Worker {
   void close();  // waits for requested operations
   bool is_broken() const;
 
-  // `failed` is told why the operation failed, before its waiters are. Throws when the worker is closed.
+  // `failed` is told why the operation failed, before its waiters are. Throws when the worker is closed, and std::system_error
+  // where no thread can be made.
   void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation,
               std::function<void(const std::string&)> failed);
 

@@ -423,7 +423,8 @@ def what_was_entered_is_recorded() -> None:
     assert (wider["output_sizes"], wider["output_dtypes"]) == ([[3]], ["Double"]), wider
     name = f"{dist.get_backend()}:all_reduce"
     assert (last["profiling_name"], last["collective_seq_id"], last["bytes"]) == (name, 3, 40), last
-    assert last["process_group"][0] == group.group_name and last["retired"] and not last["is_p2p"], last
+    assert last["process_group"] == [group.group_name, dist.get_backend()], last
+    assert last["retired"] and not last["is_p2p"], last
     assert 0 < last["time_created_ns"] <= last["time_discovered_completed_ns"] <= time.time_ns(), last
     assert len(rows) <= 2 * 2048 and rows[-3]["time_created_ns"] <= rows[-2]["time_created_ns"], len(rows)
 
@@ -437,6 +438,33 @@ def what_cannot_be_done_is_refused() -> None:
         assert re.fullmatch(r"backend (mpi|shm|ccl): BAND of (Float|float32) is not to be had", str(error))
     else:
         raise AssertionError("it was done")
+    dist.barrier()
+
+
+@check
+def lists_of_another_length_and_other_types_are_refused() -> None:
+    """Nothing is read or written beyond them, and the group works as before. The root alone has lists to check."""
+    if dist.get_backend() not in OURS:
+        return
+    few, many, ones = [torch.ones(2)], [torch.ones(2) for _ in range(size() + 1)], torch.ones(2 * size())
+    for call in (
+        *(functools.partial(dist.gather, torch.ones(2), list_) for list_ in (few, many) if rank() == 0),
+        *(functools.partial(dist.scatter, torch.ones(2), list_) for list_ in (few, many) if rank() == 0),
+        *(functools.partial(dist.all_to_all, *lists) for lists in ((few, many), (many, many))),
+        *(functools.partial(dist.reduce_scatter, torch.ones(2), list_) for list_ in (few, many)),
+        functools.partial(dist.reduce_scatter, torch.ones(2), [torch.ones(1), torch.ones(3), *many[:-3]]),
+        functools.partial(dist.all_to_all_single, ones, ones, [1] * (2 * size()), None),
+        functools.partial(dist.all_gather_into_tensor, ones.int(), torch.ones(2)),
+        functools.partial(dist.all_gather_into_tensor, torch.ones(size()), torch.ones(2, dtype=torch.float16)),
+        functools.partial(dist.reduce_scatter_single, torch.ones(2, dtype=torch.float64), ones),
+        functools.partial(dist.reduce_scatter_single, torch.ones(2).int(), ones),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            assert re.match(r"backend (mpi|shm): (gather|scatter|all_to_all|reduce_scatter|all_gather): ", str(error))
+        else:
+            raise AssertionError(f"{call} was done")
     dist.barrier()
 
 

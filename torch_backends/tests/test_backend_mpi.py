@@ -401,6 +401,11 @@ def test_the_private_names_that_are_used_are_there() -> None:
         "names = list(inspect.signature(c10d._new_process_group_helper).parameters)\n"
         "assert names[:6] == ['group_size', 'group_rank', 'global_ranks_in_group', 'backend', 'store', 'group_name']\n"
         "assert 'timeout' in names and ours.PLUGINS and not c10d.Backend._plugins\n"
+        "ours.PLUGINS.update(ccl=1, shm=2)\n"
+        "listed = ours.telling(lambda *given, **more: dict(c10d.Backend._plugins), torch.distributed)\n"
+        "names = 'cpu:gloo,xpu:xccl', 'nccl', 'CPU:shm,cuda:nccl'\n"
+        "found = [listed(2, 0, [0, 1], name, None, '') for name in names]\n"
+        "assert found == [{}, {}, {'SHM': 2}], found\n"
     )
     done = alone(code)
     assert done.returncode == 0, done.stderr

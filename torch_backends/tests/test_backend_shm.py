@@ -165,11 +165,14 @@ def test_a_forked_child_is_no_rank(tmp_path: Path) -> None:
     code = (
         "begin(); dist.barrier()\n"
         "child = os.fork()\n"
-        "if child == 0: told(dist.all_reduce, torch.ones(3)); os._exit(0)\n"
+        "if child == 0:\n"
+        "    ones = torch.ones(3); told(dist.all_reduce, ones)\n"
+        "    told(dist.send, ones, 1 - rank); told(dist.recv, ones)\n"
+        "    told(dist.group.WORLD.monitored_barrier); os._exit(0)\n"
         "os.waitpid(child, 0); ones = torch.ones(1); dist.all_reduce(ones); print(ones.item()); dist.barrier()"
     )
     for text in alone(tmp_path, code):
-        assert re.search(r"backend shm: process \d+ was forked from rank \d, and is no rank", text), text
+        assert len(re.findall(r"backend shm: process \d+ was forked from rank \d, and is no rank", text)) == 4, text
         assert text.splitlines()[-1] == "2.0", text
 
 
@@ -208,33 +211,72 @@ def test_nodes_that_ask_for_different_things(tmp_path: Path, on_each: int, count
         assert [asked[0] in text, asked[1] in text, "do not ask for the same" in text] == [True] * 3, text
 
 
+# What each pair of nodes asks for, and what the ranks are told of it. `one`: whether this rank is on the first node.
+ELSEWHERE = {
+    "broadcast": ("dist.broadcast, torch.ones(3), 0 if one else 1", ["root 0 of 3", "root 1 of 3"]),
+    "reduce": ("dist.reduce, torch.ones(3 if one else 4), 0", ["of 3 Float", "of 4 Float"]),
+    "empty": ("dist.broadcast, torch.ones(3 if one else 0), 0", ["of 3 Float", "of 0 Float"]),
+    "all_gather": ("dist.all_gather, list(torch.ones(4, 1 + one)), torch.ones(1 + one)", ["of 2 Float", "of 1 Float"]),
+    "reduce_scatter": ("dist.reduce_scatter, torch.ones(3), list(torch.ones(4, 3)), OP[one]",
+                       ["reduce_scatter (SUM) of 3", "reduce_scatter (MAX) of 3"]),
+    "types": ("dist.all_to_all_single, *[torch.ones(4, dtype=torch.float32 if one else torch.int32)] * 2",
+              ["all_to_all of Float", "all_to_all of Int"]),
+    "barrier": ("*(dist.barrier, ) if one else (dist.all_reduce, torch.ones(3))", ["barrier", "all_reduce (SUM) of 3"]),
+}  # fmt: skip
+
+
 @pytest.mark.usefixtures("run")
-def test_parts_of_another_size_are_refused_on_all_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_each", [1, 2])
+@pytest.mark.parametrize("case", ELSEWHERE)
+def test_what_gloo_does_between_nodes_is_compared_before(tmp_path: Path, on_each: int, case: str) -> None:
+    """All ranks fail in time, a later operation is refused, and the record has both as ended."""
+    call, asked = ELSEWHERE[case]
     code = (
-        "begin(); sends, receives = ([1, 3], [1, 1]) if rank == 0 else ([1, 1], [5, 1])\n"
-        "given = torch.zeros(sum(receives)), torch.zeros(sum(sends)), receives, sends\n"
-        "told(dist.all_to_all_single, *given); os._exit(0)"
+        f"os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '{on_each}'; begin(seconds=60); one = rank < 2\n"
+        "OP = dist.ReduceOp.MAX, dist.ReduceOp.SUM\n"
+        f"told({call}); told(dist.barrier)\n"
+        "import json; from torchfleet_backends import recorded\n"
+        "rows = json.loads(recorded().split(bytes(1))[0])['entries']\n"
+        "print(len(rows), all(row['retired'] for row in rows), flush=True); os._exit(0)"
+    )
+    for text in alone(tmp_path, code, size=4):
+        assert [words in text for words in ("do not ask for the same", *asked)] == [True] * 3, text
+        assert "an earlier operation of its group failed" in text and text.splitlines()[-1] == "2 True", text
+
+
+@pytest.mark.usefixtures("run")
+def test_a_process_that_can_make_no_thread_goes_on(tmp_path: Path) -> None:
+    """Where it could, the operation is done: nothing waits for a thread that was never there."""
+    code = (
+        "import resource; begin(); groups = [dist.new_group([0, 1]) for _ in range(2)]; dist.barrier()\n"
+        "soft, hard = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * os.sysconf('SC_PAGE_SIZE')\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), hard))\n"
+        "told(dist.all_reduce, torch.ones(1), group=groups[0]); resource.setrlimit(resource.RLIMIT_AS, (soft, hard))\n"
+        "ones = torch.ones(1); dist.all_reduce(ones, group=groups[0]); print(ones.item(), flush=True); dist.barrier()"
     )
     for text in alone(tmp_path, code):
-        assert "rank 0 sends 12 bytes to rank 1, which expects 20" in text, text
+        assert "Resource temporarily unavailable" in text and text.splitlines()[-1] == "2.0", text
 
 
 @pytest.mark.usefixtures("run")
-def test_what_a_rank_keeps_is_compared_without_shared_memory_too(tmp_path: Path) -> None:
-    """Before anything is sent: both sizes are named, and nothing is written."""
+@pytest.mark.parametrize("nodes", ["one", "two"])
+def test_parts_of_another_size_are_refused_on_all_ranks(tmp_path: Path, nodes: str) -> None:
+    """Before anything is sent; also of what a rank keeps."""
     code = (
-        "os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '1'; begin()\n"
-        "for count in (3, 1):\n"
-        "    group, kept = dist.new_group([0, 1]), torch.zeros(count)\n"
-        "    if rank == 1: continue\n"
-        "    told(dist.all_to_all, [kept, torch.zeros(1)], [torch.ones(2), torch.ones(1)], group=group)\n"
-        "    print(kept.tolist(), flush=True)\n"
-        "dist.barrier(); os._exit(0)"
+        f"if {nodes == 'two'}: os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '1'\n"
+        "begin(); sends, receives = ([1, 3], [1, 1]) if rank == 0 else ([1, 1], [5, 1])\n"
+        "given = torch.zeros(sum(receives)), torch.zeros(sum(sends)), receives, sends\n"
+        "told(dist.all_to_all_single, *given)\n"
+        "group, kept = dist.new_group([0, 1]), torch.zeros(3 - 2 * rank)\n"
+        "told(dist.all_to_all, [torch.zeros(1), kept][::1 if rank else -1], [torch.ones(1 + rank)] * 2, group=group)\n"
+        "print(kept.tolist(), flush=True); os._exit(0)"
     )
-    first, kept, second, kept_too = alone(tmp_path, code)[0].splitlines()
-    assert "rank 0 sends 8 bytes to rank 0, which expects 12" in first
-    assert "rank 0 sends 8 bytes to rank 0, which expects 4" in second
-    assert (kept, kept_too) == ("[0.0, 0.0, 0.0]", "[0.0]")
+    for rank, text in enumerate(alone(tmp_path, code)):
+        first, second, kept = text.splitlines()
+        assert "rank 0 sends 12 bytes to rank 1, which expects 20" in first, text
+        assert "rank 0 sends 4 bytes to rank 0, which expects 12" in second, text
+        assert kept == str([0.0] * (3 - 2 * rank))
 
 
 @pytest.mark.usefixtures("run")

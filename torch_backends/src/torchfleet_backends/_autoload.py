@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -90,7 +91,8 @@ def telling(helper: Callable[..., Any], dist: Any) -> Callable[..., Any]:
         own = dist.PrefixStore(f"{name}/mpi", store)
         ProcessGroupMPI.asked = Asked(rank, size, own, more.get("timeout"))
         plugins = getattr(dist.Backend, "_plugins", {})
-        named = {key.upper(): PLUGINS[key] for key in PLUGINS if key in str(backend).lower()}
+        words = re.split("[:,]", str(backend).lower())  # nccl and xccl are not ccl
+        named = {key.upper(): PLUGINS[key] for key in PLUGINS if key in words}
         plugins.update(named)
         try:
             return helper(size, rank, ranks, backend, store, name, **more)

@@ -239,6 +239,8 @@ class Group(dist.ProcessGroup):
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Opts = None) -> Collective:
         """A list of what goes to, and one of what comes from each rank."""
+        good = len(outputs) == len(inputs) == self.size()
+        self.refuse_unless(good, f"all_to_all: give {self.size()} tensors to send, and as many to receive")
 
         def operation(by: Communicator) -> None:
             whole = torch.cat([as_bytes(part) for part in inputs])

@@ -61,6 +61,10 @@ class Watched : public Threads {
         for (int silent = 0; silent < 8; ++silent) {
           strangers_.push_back(connected_silently(contact));
         }
+        for (int slow = 0; slow < 8; ++slow) {  // each says a byte, and no more
+          strangers_.push_back(connected_silently(contact));
+          require(send(strangers_.back().number(), "x", 1, MSG_NOSIGNAL) == 1, "a stranger cannot send");
+        }
         contact.secret.fill(7);
         strangers_.push_back(connected(contact));  // which sends that
         connected(contact);                        // and leaves at once
