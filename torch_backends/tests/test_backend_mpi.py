@@ -404,7 +404,7 @@ def test_the_private_names_that_are_used_are_there() -> None:
         "ours.PLUGINS.update(ccl=1, shm=2)\n"
         "listed = ours.telling(lambda *given, **more: dict(c10d.Backend._plugins), torch.distributed)\n"
         "names = 'cpu:gloo,xpu:xccl', 'nccl', 'CPU:shm,cuda:nccl'\n"
-        "found = [listed(2, 0, [0, 1], name, None, '') for name in names]\n"
+        "found = [listed(2, 0, [0, 1], name, torch.distributed.HashStore(), '') for name in names]\n"
         "assert found == [{}, {}, {'SHM': 2}], found\n"
     )
     done = alone(code)
