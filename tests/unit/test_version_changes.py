@@ -34,6 +34,8 @@ def test_all_nodes_go_back_with_what_has_a_version_before() -> None:
 def test_a_diff_has_the_paths_that_lead_elsewhere() -> None:
     (row,) = version_changes.difference(PATHS, {"openmpi": "1-a"}, {"pytorch": "2-b", "openmpi": "2-b"})
     assert row == {"before_header": "/h/openmpi", "after_header": "/h/openmpi", "before": "1-a\n", "after": "2-b\n"}
+    (row,) = version_changes.difference(PATHS, {"openmpi": ""}, {"openmpi": "2-b"})
+    assert row["before"] == ""
 
 
 @pytest.mark.parametrize(

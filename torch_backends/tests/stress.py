@@ -28,9 +28,12 @@ from torch_backends.tests import package
 PROGRAM = "torch_backends.tests.random_worlds"
 # Parts of all operations, by launcher ("": backend shm) and ranks.
 PARTS = {
-    ("", 2): 25,
-    ("", 3): 25,
+    ("", 2): 24,
+    ("", 3): 23,
     ("", 4): 5,
+    ("apart", 2): 1,
+    ("apart", 3): 1,
+    ("unequal", 3): 1,
     ("openmpi", 2): 12,
     ("openmpi", 3): 11,
     ("mpich", 2): 11,
@@ -41,6 +44,8 @@ MISHAPS = 0.001  # of the operations
 # 2,000.
 LENGTH = 100_000
 LONGEST = 3600  # seconds of a run
+# In place of a launcher: backend shm, whose ranks are on one node, each on its own, or two on the first one.
+SHM = {"": {}, "apart": {"TORCHFLEET_SHM_NODE_RANKS": "1"}, "unequal": {"TORCHFLEET_SHM_NODE_RANKS": "2"}}
 ENVIRONMENT = {"PYTHONPATH": str(package.REPO), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 
 
@@ -53,8 +58,13 @@ class Run(NamedTuple):
     operations: int
 
     @property
+    def environment(self) -> dict[str, str]:
+        return {**ENVIRONMENT, **SHM.get(self.launcher, {})}
+
+    @property
     def world(self) -> str:
-        return f"{'mpi, ' + self.launcher if self.launcher else 'shm'}, {self.ranks} ranks"
+        backend = f"mpi, {self.launcher}" if self.launcher not in SHM else f"shm {self.launcher}".strip()
+        return f"{backend}, {self.ranks} ranks"
 
     @property
     def name(self) -> str:
@@ -63,7 +73,7 @@ class Run(NamedTuple):
     def command(self, place: str) -> list[str]:
         """Return how it is started."""
         words = [self.seed, str(self.operations), str(MISHAPS)]
-        if self.launcher:
+        if self.launcher not in SHM:
             return package.command(self.launcher, self.ranks, "-m", PROGRAM, "mpi", place, *words)
         return [str(package.PYTHON), "-W", "ignore", "-m", PROGRAM, "shm", str(self.ranks), *words]
 
@@ -83,7 +93,7 @@ def runs(operations: int, seed: int) -> Iterator[Run]:
 def ended(run: Run, place: str, done: subprocess.CompletedProcess[str]) -> tuple[Counter[str], str]:
     """Return what was done in a run, and what was wrong."""
     files = [Path(place, f"{rank}.json") for rank in range(run.ranks)]
-    if not run.launcher:
+    if run.launcher in SHM:
         if done.returncode:
             return Counter(), done.stdout + done.stderr
         return Counter(json.loads(done.stdout)), ""
@@ -147,7 +157,7 @@ def main() -> int:
             try:
                 done = subprocess.run(
                     run.command(place),
-                    env={**os.environ, **ENVIRONMENT},
+                    env={**os.environ, **run.environment},
                     capture_output=True,
                     text=True,
                     check=False,

@@ -12,7 +12,7 @@ import pytest
 from torch_backends.tests import stress
 from torch_backends.tests.conftest import Run
 from torch_backends.tests.package import PYTHON, REPO
-from torch_backends.tests.stress import ENVIRONMENT, PROGRAM, ended
+from torch_backends.tests.stress import ENVIRONMENT, PROGRAM, SHM, ended
 
 OPERATIONS = 400
 MISHAPS = 0.02  # of the operations
@@ -20,12 +20,12 @@ SEED = "1"
 
 
 @pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_every_operation_is_right_or_fails_on_every_rank(ranks: int) -> None:
-    """By shared memory, where ranks are killed too, and the others live."""
+@pytest.mark.parametrize(("nodes", "ranks"), [("", 2), ("", 3), ("apart", 3), ("unequal", 3)])
+def test_every_operation_is_right_or_fails_on_every_rank(nodes: str, ranks: int) -> None:
+    """Of backend shm, on one node and several: ranks are killed too, and the others live."""
     done = subprocess.run(
         [PYTHON, "-W", "ignore", "-m", PROGRAM, "shm", str(ranks), SEED, str(OPERATIONS), str(MISHAPS)],
-        env={"HOME": str(Path.home()), "PATH": os.environ["PATH"], **ENVIRONMENT},
+        env={"HOME": str(Path.home()), "PATH": os.environ["PATH"], **ENVIRONMENT, **SHM[nodes]},
         capture_output=True,
         text=True,
         check=False,

@@ -80,10 +80,10 @@ def failures(nodes: Sequence[str], registered: Mapping[str, Mapping[str, object]
 
 def difference(paths: Mapping[str, str], was: Mapping[str, str], now: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what --diff shows of the paths that lead to another version."""
+    changed = {path: (was[part] and f"{was[part]}\n", f"{now[part]}\n") for part, path in paths.items() if part in was}
     return [
-        {"before_header": path, "after_header": path, "before": f"{was[part]}\n", "after": f"{now[part]}\n"}
-        for part, path in paths.items()
-        if part in was
+        {"before_header": path, "after_header": path, "before": before, "after": after}
+        for path, (before, after) in changed.items()
     ]
 
 
