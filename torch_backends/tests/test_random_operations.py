@@ -22,7 +22,7 @@ SEED = "1"
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize(("nodes", "ranks"), [("", 2), ("", 3), ("apart", 3), ("unequal", 3)])
 def test_every_operation_is_right_or_fails_on_every_rank(nodes: str, ranks: int) -> None:
-    """Of backend shm, on one node and several: ranks are killed too, and the others live."""
+    """Of backend shm, on one node, where ranks are killed too and the others live, and on several."""
     done = subprocess.run(
         [PYTHON, "-W", "ignore", "-m", PROGRAM, "shm", str(ranks), SEED, str(OPERATIONS), str(MISHAPS)],
         env={"HOME": str(Path.home()), "PATH": os.environ["PATH"], **ENVIRONMENT, **SHM[nodes]},
@@ -34,7 +34,7 @@ def test_every_operation_is_right_or_fails_on_every_rank(nodes: str, ranks: int)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert told["operations"] > OPERATIONS * 0.9 and told["mismatch"] > OPERATIONS * MISHAPS / 2, told
-    assert {"killed", "in between", "by itself"} & set(told), told
+    assert nodes or {"killed", "in between", "by itself"} & set(told), told
 
 
 def test_every_operation_is_right_or_fails_under_mpi(run: Run, tmp_path: Path) -> None:
