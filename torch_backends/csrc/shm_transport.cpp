@@ -307,14 +307,13 @@ void ShmTransport::reduce_scatter(const at::Tensor& input, at::Tensor& output, c
     shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), mine.data, mine.count, how, mine.size);
   } else {
     compare(own);
-  }
-  if (!shared_ && mine.count > 0) {
-    // gloo's own reduces everything everywhere.
-    at::Tensor from = bytes_of_all(input), rows = at::empty({size_, static_cast<int64_t>(output.nbytes())}, at::kByte);
-    at::Tensor all = rows.view(-1);
-    std::vector<int64_t> equal;
-    gloo_->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
-    reduce_rows(rows, how, units_of(mine, how));
+    if (mine.count > 0) {  // gloo's own reduces everything everywhere
+      at::Tensor from = bytes_of_all(input), rows = at::empty({size_, static_cast<int64_t>(output.nbytes())}, at::kByte);
+      at::Tensor all = rows.view(-1);
+      std::vector<int64_t> equal;
+      gloo_->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
+      reduce_rows(rows, how, units_of(mine, how));
+    }
   }
   divide_after(output, op, size_);
 }
@@ -330,13 +329,13 @@ void ShmTransport::barrier() const {
 }
 
 void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
+  // All ranks find the same difference before anything is sent: so none leaves while gloo uses its memory.
   if (shared_) {
-    compare_sizes(*shared_, own, size_, sends, receives);  // all find the same difference, so none waits for gloo
+    compare_sizes(*shared_, own, size_, sends, receives);
   } else {
     compare(own);
     compare_sizes_by_gloo(sends, receives);
   }
-  // Before anything is sent: else this rank would leave while gloo uses its memory.
   const auto own_piece = [rank = rank_](const Piece& piece) { return piece.rank == rank; };
   const auto kept = std::find_if(receives.begin(), receives.end(), own_piece);
   const auto given = std::find_if(sends.begin(), sends.end(), own_piece);

@@ -173,6 +173,21 @@ def test_nodes_that_ask_for_different_things(run: Run, mpi: str) -> None:
         assert why in text, (case, rank, text)
 
 
+def test_a_forked_child_is_no_rank(run: Run) -> None:
+    """It has its parent's connections, and must not use them."""
+    code = ALONE + (
+        "import os, torch\n"
+        "dist.barrier(); ones, other, child = torch.ones(1), 1 - rank, os.fork()\n"
+        "for call, *given in [(dist.all_reduce,), (dist.send, other), (dist.recv, other)] * (child == 0):\n"
+        "    try: call(ones, *given)\n"
+        "    except dist.DistBackendError as error: print('was forked from rank' in str(error), flush=True)\n"
+        "if child == 0: os._exit(0)\n"
+        "os.waitpid(child, 0); dist.barrier(); print('end', flush=True); os._exit(0)\n"
+    )
+    done = run("openmpi", 2, "-c", code)
+    assert sorted(done.stdout.split()) == ["True"] * 6 + ["end"] * 2, done.stdout + done.stderr
+
+
 def test_a_rank_that_is_killed_ends_a_job_on_several_nodes(run: Run) -> None:
     """While the others reduce long tensors with it."""
     code = ALONE + (
