@@ -247,12 +247,12 @@ def test_a_detached_job_that_hangs_is_looked_at_before_it_is_ended_by_its_name(f
 
 
 GOES_ON = """
-import os, sys, time
+import os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "site-packages", "torch", "distributed"))
 import distributed_c10d
 print("up", flush=True)
-while os.environ["RANK"] == "1" and not os.path.exists(sys.argv[1]):
-    time.sleep(0.1)
+if os.environ["RANK"] == "1":
+    os.open(sys.argv[1], os.O_RDONLY)
 distributed_c10d.all_reduce()
 """
 
@@ -260,7 +260,8 @@ distributed_c10d.all_reduce()
 def test_enter_on_the_terminal_looks_at_once_and_the_job_goes_on(fleet: Fleet) -> None:
     """Ansible's worker has another session, and its stdin is /dev/null: what is typed reaches it all the same."""
     go_on, inventory = fleet.root / "go on", fleet.root / "three.yml"
-    play_pytorch(fleet, f"while not os.path.exists({str(go_on)!r}): time.sleep(0.1)")
+    os.mkfifo(go_on)  # whoever opens it for reading stays in this call, until somebody can write to it
+    play_pytorch(fleet, f"os.open({str(go_on)!r}, os.O_RDONLY)")
     inventory.write_text(THREE)
     (fleet.root / "goes_on.py").write_text(GOES_ON)
     given = {"workload": str(fleet.root / "goes_on.py"), "workload_args": [str(go_on)], "np": 3, "hang_look": 0}
@@ -277,10 +278,10 @@ def test_enter_on_the_terminal_looks_at_once_and_the_job_goes_on(fleet: Fleet) -
             terminal.shows(f"job typed: {said} ranks 0,2: <module> goes_on.py:8 > all_reduce distributed_c10d.py:")
             terminal.shows(f"evidence: {terminal.started.run_dir / 'diagnosis'}")
         assert said in (terminals[0].started.run_dir / "diagnosis" / "look.txt").read_text()
-        go_on.touch()
-        for terminal in terminals:
-            assert terminal.started.process.wait(60) == 0
-            assert terminal.text.count(b"Enter shows") == terminal.text.count(b"looking at job typed") == 1
+        with go_on.open("r+b", buffering=0):
+            for terminal in terminals:
+                assert terminal.started.process.wait(60) == 0
+                assert terminal.text.count(b"Enter shows") == terminal.text.count(b"looking at job typed") == 1
         assert terminals[0].started.result["state"] == "succeeded"
     finally:
         for terminal in terminals:

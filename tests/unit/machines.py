@@ -5,7 +5,10 @@ No machine here has any, so these trees are written, not recorded. What a source
 
 from __future__ import annotations
 
+import copy
+import functools
 import ipaddress
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,9 +240,21 @@ def build(machine: Machine, root: Path, host: int) -> Sysfs:
     return tree
 
 
-def node_of(name: str, tree: Sysfs, worker: bool = True, asked: tuple[str, ...] = ()) -> NodeNet:
-    """Return a node as it tells of itself, through the check of what nodes answer."""
-    return node_net(name, networks_of(name, str(tree.root)), {"rdma": list(asked)}, worker)
+def node_of(machine: Machine, host: int, asked: tuple[str, ...] = ()) -> NodeNet:
+    """Return node n<host> as it tells of itself, through the check of what nodes answer; `asked` is its fabric_rdma."""
+    return node_net(f"n{host}", networks_of_machine(machine, host), {"rdma": list(asked)}, True)
+
+
+def networks_of_machine(machine: Machine, host: int) -> dict[str, Any]:
+    """Return the networks of node n<host>, which is such a machine."""
+    return copy.deepcopy(read_back(machine, host))
+
+
+@functools.cache
+def read_back(machine: Machine, host: int) -> dict[str, Any]:
+    """Return what a node finds in the sysfs of a machine. It has some hundred files, so each is written once."""
+    with tempfile.TemporaryDirectory() as root:
+        return networks_of(f"n{host}", str(build(machine, Path(root), host).root))
 
 
 def networks_of(name: str, root: str = "/nowhere") -> dict[str, Any]:

@@ -464,13 +464,21 @@ def wanted(image: Path, engine: str = "auto") -> Any:
     return {"image": str(image), "engine": engine, "args": [], "mounts": []}
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An engine that starts a program where it is, with our code in a home, as the supervisor runs it."""
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our code as it lies on a node."""
+    root = tmp_path_factory.mktemp("lib")
     for name, content in sources().items():
-        path = tmp_path / "lib" / name
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+    return root
+
+
+@pytest.fixture
+def stand_in(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An engine that starts a program where it is, with our code in a home, as the supervisor runs it."""
+    (tmp_path / "lib").symlink_to(library)
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin/ch-run"
     program.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift\nexec "$@"\n')

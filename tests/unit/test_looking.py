@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import
     asking,
     busy_program,
     last_look,
+    look_note,
     looking,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
@@ -36,6 +38,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_n
     RECORDER,
     STACKS,
     TELL_SIGNAL,
+    WHOLE,
 )
 from tests.driver import parent, pids, running, wait_until
 
@@ -224,6 +227,36 @@ works()
         wait_until(lambda: functions() == ["works", "<module>"])
         assert sent == signals
         assert process.poll() is None
+
+
+def test_an_answer_that_comes_in_pieces_is_waited_for(job: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a stack would be another one than that of the look before, and its rank at work."""
+    monkeypatch.setattr(looking, "QUIET_SECONDS", 60.0)
+    path, sizes = Path(job.rank(0, STACKS)), {0: 0}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(MAIN[:60])
+
+    def go_on() -> None:
+        time.sleep(0.2)
+        with path.open("ab") as file:
+            file.write(MAIN[60:].encode() + WHOLE)
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(go_on)
+        looking.await_stacks(job, [0], sizes, 60.0)
+    assert sizes == {0: len(MAIN) + len(WHOLE)}
+
+
+def test_stacks_are_written_at_once_and_nothing_else_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sizes = tmp_path / STACKS, []
+    path.touch()
+    dump = look_note.faulthandler.dump_traceback
+    monkeypatch.setattr(
+        look_note.faulthandler, "dump_traceback", lambda file: [dump(file), sizes.append(path.stat().st_size)]
+    )
+    look_note.write_stacks(str(path))
+    assert sizes == [0] and path.read_bytes().endswith(WHOLE) and [*tmp_path.iterdir()] == [path]
+    assert read_stacks(path.read_text())[0][0]["function"] == "<lambda>"
 
 
 def test_who_computes_is_not_sent_what_reads_frames_that_change(job: JobDir, started: subprocess.Popen[str]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,21 +14,13 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.constra
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet, Port
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import Rails, rails_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
-from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, P6_B200, Machine, build, node_of
+from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, P6_B200, Machine, node_of
 from tests.unit.nets import net, nic, roce
 
-Cluster = Callable[..., list[NodeNet]]
 
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    """Return a function that makes nodes n1, n2, ... of one machine each; `asked` is fabric_rdma of all."""
-
-    def make(*machines: Machine, asked: tuple[str, ...] = ()) -> list[NodeNet]:
-        trees = [build(machine, tmp_path / f"n{host}", host) for host, machine in enumerate(machines, 1)]
-        return [node_of(f"n{host}", tree, asked=asked) for host, tree in enumerate(trees, 1)]
-
-    return make
+def cluster(*machines: Machine, asked: tuple[str, ...] = ()) -> list[NodeNet]:
+    """Return nodes n1, n2, ... of one machine each; `asked` is fabric_rdma of all."""
+    return [node_of(machine, host, asked) for host, machine in enumerate(machines, 1)]
 
 
 def names(rails: Rails) -> dict[str, list[str]]:
@@ -52,7 +42,7 @@ def changed(node: NodeNet, device: str, **values: Any) -> NodeNet:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_rails_of_a_machine(cluster: Cluster, name: str) -> None:
+def test_the_rails_of_a_machine(name: str) -> None:
     machine = MACHINES[name]
     rails = rails_of(cluster(machine, machine))
     assert {node: sorted(found) for node, found in names(rails).items()} == dict.fromkeys(
@@ -72,14 +62,14 @@ def test_the_rails_of_a_machine(cluster: Cluster, name: str) -> None:
         ("iwarp", "iWARP: NCCL does not use it"),
     ],
 )
-def test_what_is_no_rail_is_named_as_what_it_is(cluster: Cluster, name: str, text: str) -> None:
+def test_what_is_no_rail_is_named_as_what_it_is(name: str, text: str) -> None:
     machine = MACHINES[name]
     (note,) = rails_of(cluster(machine, machine)).notes
     assert note.text.startswith(text)
     assert note.nodes == ("n1", "n2")
 
 
-def test_facts_say_where_devices_are(cluster: Cluster) -> None:
+def test_facts_say_where_devices_are() -> None:
     (node,) = cluster(DGX_H100)
     port = node.ports[0]
     assert port.pci == "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0"
@@ -134,20 +124,20 @@ def test_a_worker_without_rdma_turns_it_off_and_that_is_said() -> None:
     ],
 )
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_rail_of_one_node(cluster: Cluster, count: int, values: dict[str, Any], code: str, text: str) -> None:
+def test_a_rail_of_one_node(count: int, values: dict[str, Any], code: str, text: str) -> None:
     nodes = cluster(*[DGX_H100] * count)
     rails = rails_of([*nodes[:-1], changed(nodes[-1], "mlx5_4", **values)])
     assert told(rails) == [(code, (f"n{count}",), text)]
     assert [len(ports) for ports in rails.ports.values()] == [8] * (count - 1) + [8 if code == "rail-slow" else 7]
 
 
-def test_a_roce_rail_without_an_address(cluster: Cluster) -> None:
+def test_a_roce_rail_without_an_address() -> None:
     nodes = cluster(HGX_H100_ROCE, HGX_H100_ROCE)
     rails = rails_of([nodes[0], changed(nodes[1], "mlx5_2", gids=nodes[1].ports[2].gids[:1])])
     assert told(rails) == [("rail-down", ("n2",), "mlx5_2:1: no address (RoCE v2), where most nodes have 8 rails")]
 
 
-def test_all_rails_of_a_node_are_slow(cluster: Cluster) -> None:
+def test_all_rails_of_a_node_are_slow() -> None:
     nodes = cluster(DGX_H100, DGX_H100, DGX_H100)
     slow = dataclasses.replace(nodes[2], ports=tuple(dataclasses.replace(p, rate_gbit=200.0) for p in nodes[2].ports))
     rails = rails_of([*nodes[:2], slow])
@@ -164,13 +154,13 @@ def test_cards_for_storage_on_one_node_are_left_out() -> None:
     assert note.text.startswith("mlx5_8:1, mlx5_9:1 left out: most nodes have 8 rails")
 
 
-def test_another_infiniband_subnet_is_another_fabric(tmp_path: Path) -> None:
+def test_another_infiniband_subnet_is_another_fabric() -> None:
     cards = [
         dataclasses.replace(card, pci=f"pci0000:{n:02x}/0000:{n:02x}:00.0") for n, card in enumerate(DGX_H100.cards)
     ]
     cards = [dataclasses.replace(card, prefix="fec0:0:0:1::" if n < 2 else card.prefix) for n, card in enumerate(cards)]
     machine = dataclasses.replace(DGX_H100, cards=tuple(cards), gpus=())
-    nodes = [node_of(f"n{host}", build(machine, tmp_path / str(host), host)) for host in (1, 2)]
+    nodes = cluster(machine, machine)
     rails = rails_of(nodes)
     assert [len(ports) for ports in rails.ports.values()] == [10, 10]
     assert rails.notes[0].text.startswith("mlx5_0:1, mlx5_1:1 left out: in another InfiniBand subnet")
@@ -227,24 +217,24 @@ def test_infiniband_that_is_down_is_no_reason_for_a_slow_kind() -> None:
         (("none",), []),
     ],
 )
-def test_rails_that_are_asked_for(cluster: Cluster, asked: tuple[str, ...], rails: list[str]) -> None:
+def test_rails_that_are_asked_for(asked: tuple[str, ...], rails: list[str]) -> None:
     nodes = cluster(DGX_H100, DGX_H100, asked=asked)
     check_constraints(nodes, Constraints())
     assert names(rails_of(nodes)) == dict.fromkeys(("n1", "n2"), rails)
     assert told(rails_of(nodes)) == []
 
 
-def test_none_is_why_rdma_is_off(cluster: Cluster) -> None:
+def test_none_is_why_rdma_is_off() -> None:
     assert rails_of(cluster(DGX_H100, DGX_H100, asked=("none",))).off == "fabric_rdma is none on n1, n2"
 
 
-def test_a_rail_that_is_asked_for_and_is_down(cluster: Cluster) -> None:
+def test_a_rail_that_is_asked_for_and_is_down() -> None:
     nodes = cluster(DGX_H100, DGX_H100, asked=("mlx5_[0-3]",))
     rails = rails_of([nodes[0], changed(nodes[1], "mlx5_3", active=False)])
     assert told(rails) == [("rail-down", ("n2",), "mlx5_3:1: down, where most nodes have 4 rails")]
 
 
-def test_fewer_rails_asked_for_on_one_node(cluster: Cluster) -> None:
+def test_fewer_rails_asked_for_on_one_node() -> None:
     nodes = cluster(DGX_H100, DGX_H100, DGX_H100)
     rails = rails_of([*nodes[:2], dataclasses.replace(nodes[2], required_rdma=("mlx5_0",))])
     assert told(rails) == [("rail-count", ("n3",), "fabric_rdma names 1 rail, where most nodes have 8")]
@@ -260,9 +250,7 @@ def test_fewer_rails_asked_for_on_one_node(cluster: Cluster) -> None:
         (MACHINES["a3-mega"], ("mlx5_0",), ["no such RDMA device; the node has none"]),
     ],
 )
-def test_rails_that_cannot_be_are_refused_at_once(
-    cluster: Cluster, machine: Machine, asked: tuple[str, ...], words: list[str]
-) -> None:
+def test_rails_that_cannot_be_are_refused_at_once(machine: Machine, asked: tuple[str, ...], words: list[str]) -> None:
     with pytest.raises(InputError) as error:
         check_constraints(cluster(machine, asked=asked), Constraints())
     assert [word for word in words if word not in str(error.value)] == []

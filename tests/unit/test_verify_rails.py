@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +17,15 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import 
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.drift import compare
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.findings import Finding, sort_out
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.rails import OF_CODES, judge_rails
-from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, Machine, build, node_of
+from tests.unit.machines import DGX_H100, HGX_H100_ROCE, MACHINES, Machine, node_of
 from tests.unit.nets import net, nic
 from tests.unit.test_verify import answer, outcome
 
 A, B = "10.1.0.0/24", "10.2.0.0/24"
 
 
-def nodes_of(machine: Machine, root: Path, count: int = 3) -> list[NodeNet]:
-    return [node_of(f"n{host}", build(machine, root / str(host), host)) for host in range(1, count + 1)]
+def nodes_of(machine: Machine, count: int = 3) -> list[NodeNet]:
+    return [node_of(machine, host) for host in range(1, count + 1)]
 
 
 def with_device(node: NodeNet, device: str, **values: Any) -> NodeNet:
@@ -47,56 +46,56 @@ def publishing(node: NodeNet, **changed: Any) -> NodeNet:
     return dataclasses.replace(node, files={"fabric.json": text})
 
 
-def test_sound_rails_are_no_finding(tmp_path: Path) -> None:
-    assert told([publishing(node) for node in nodes_of(DGX_H100, tmp_path)]) == []
+def test_sound_rails_are_no_finding() -> None:
+    assert told([publishing(node) for node in nodes_of(DGX_H100)]) == []
 
 
-def test_a_dead_rail_is_an_error_and_a_slow_one_a_warning(tmp_path: Path) -> None:
-    nodes = nodes_of(DGX_H100, tmp_path)
+def test_a_dead_rail_is_an_error_and_a_slow_one_a_warning() -> None:
+    nodes = nodes_of(DGX_H100)
     dead = [*nodes[:2], with_device(nodes[2], "mlx5_9", active=False)]
     assert told(dead) == [("TF-RAIL-DOWN", "error", ("n3",), "mlx5_9:1: down, where most nodes have 8 rails")]
     slow = [*nodes[:2], with_device(nodes[2], "mlx5_9", rate_gbit=100.0)]
     assert [row[:3] for row in told(slow)] == [("TF-RAIL-SLOW", "warning", ("n3",))]
 
 
-def test_rdma_that_is_off_is_an_error(tmp_path: Path) -> None:
-    nodes = [*nodes_of(DGX_H100, tmp_path, 2), net("n3", nic("eth0", "10.91.0.3/24"))]
+def test_rdma_that_is_off_is_an_error() -> None:
+    nodes = [*nodes_of(DGX_H100, 2), net("n3", nic("eth0", "10.91.0.3/24"))]
     assert ("TF-RDMA-OFF", "error", ("n3",), "RDMA is off because n3 has none") in told(nodes)
 
 
-def test_a_head_without_rdma_is_no_finding(tmp_path: Path) -> None:
+def test_a_head_without_rdma_is_no_finding() -> None:
     head = net("n9", nic("eth0", "10.91.0.9/24"), worker=False)
-    assert told([head, *nodes_of(DGX_H100, tmp_path, 2)]) == []
+    assert told([head, *nodes_of(DGX_H100, 2)]) == []
 
 
-def test_mixed_kinds_are_a_finding_that_hides_no_other(tmp_path: Path) -> None:
+def test_mixed_kinds_are_a_finding_that_hides_no_other() -> None:
     one, other = (
-        node_of("n1", build(DGX_H100, tmp_path / "a", 1)),
-        node_of("n2", build(HGX_H100_ROCE, tmp_path / "b", 2)),
+        node_of(DGX_H100, 1),
+        node_of(HGX_H100_ROCE, 2),
     )
     assert [row[:2] for row in told([one, other])] == [("TF-RDMA-MIXED", "error")]
 
 
-def test_a_device_that_fabric_rdma_names_is_gone(tmp_path: Path) -> None:
-    nodes = nodes_of(DGX_H100, tmp_path, 2)
+def test_a_device_that_fabric_rdma_names_is_gone() -> None:
+    nodes = nodes_of(DGX_H100, 2)
     asked = dataclasses.replace(nodes[1], required_rdma=("mlx5_99",))
     assert [row[:3] for row in told([nodes[0], asked])] == [("TF-RAIL-MISSING", "error", ("n2",))]
 
 
-def test_what_is_no_rail_is_told_as_an_info(tmp_path: Path) -> None:
-    rows = list(judge_rails(nodes_of(MACHINES["p6-b200"], tmp_path, 2)))
+def test_what_is_no_rail_is_told_as_an_info() -> None:
+    rows = list(judge_rails(nodes_of(MACHINES["p6-b200"], 2)))
     assert [(row.id, row.severity, row.nodes) for row in rows] == [("TF-RDMA-OTHER", "info", ("n1", "n2"))]
 
 
-def test_an_address_that_changed_is_an_error(tmp_path: Path) -> None:
-    nodes = [publishing(node) for node in nodes_of(DGX_H100, tmp_path, 2)]
+def test_an_address_that_changed_is_an_error() -> None:
+    nodes = [publishing(node) for node in nodes_of(DGX_H100, 2)]
     moved = publishing(nodes[1], address="10.91.0.77")
     seen = "10.91.0.77 on eth0 is gone; that NIC has 10.91.0.2"
     assert told([nodes[0], moved]) == [("TF-VERIFY-ADDRESS", "error", ("n2",), seen)]
 
 
-def test_a_gid_that_moved_is_an_error(tmp_path: Path) -> None:
-    nodes = [publishing(node) for node in nodes_of(HGX_H100_ROCE, tmp_path, 2)]
+def test_a_gid_that_moved_is_an_error() -> None:
+    nodes = [publishing(node) for node in nodes_of(HGX_H100_ROCE, 2)]
     port = nodes[1].ports[3]
     moved = with_device(nodes[1], port.device, gids=(dataclasses.replace(port.gids[1], index=5),))
     seen = f"{port.name} has 10.64.3.2 at 5, not 10.64.3.2 at 3"
@@ -193,9 +192,9 @@ def as_heard(*nodes: NodeNet) -> dict[str, Any]:
     return {node.name: {"fabric": node.published, "agent": agent, "net": node, "rates": {}} for node in nodes}
 
 
-def test_the_plan_has_the_full_size_of_each_link_and_every_rail(tmp_path: Path) -> None:
+def test_the_plan_has_the_full_size_of_each_link_and_every_rail() -> None:
     """The rounds of the rails come after those of the network: no node is ever in two tests."""
-    found = [publishing(node) for node in nodes_of(HGX_H100_ROCE, tmp_path)]
+    found = [publishing(node) for node in nodes_of(HGX_H100_ROCE)]
     nodes = [dataclasses.replace(node, rdma_test=True) for node in found]
     trial = trial_module.plan_trial({node.name: answer() for node in nodes}, as_heard(*nodes), "n1", ["n1", "n2", "n3"])
     own = trial.steps["n1"]
@@ -206,8 +205,8 @@ def test_the_plan_has_the_full_size_of_each_link_and_every_rail(tmp_path: Path) 
     assert len({step["round"] for step in own}) == len(own)
 
 
-def test_rails_of_a_head_without_ranks_are_not_tested(tmp_path: Path) -> None:
-    nodes = [dataclasses.replace(publishing(node), rdma_test=True) for node in nodes_of(HGX_H100_ROCE, tmp_path)]
+def test_rails_of_a_head_without_ranks_are_not_tested() -> None:
+    nodes = [dataclasses.replace(publishing(node), rdma_test=True) for node in nodes_of(HGX_H100_ROCE)]
     trial = trial_module.plan_trial({node.name: answer() for node in nodes}, as_heard(*nodes), "n1", ["n2", "n3"])
     assert {step["node"] for step in trial.steps["n2"] if "rails" in step} == {"n3"}
 
@@ -233,8 +232,8 @@ def test_a_rail_that_was_not_joined_is_in_findings_table_and_report() -> None:
     assert [link["code"] for link in verify_report.report(given, [finding], "now")["rails"]] == ["", "rdma-lost"]
 
 
-def test_silence_of_a_node_proves_no_rail(tmp_path: Path) -> None:
-    found = [publishing(node) for node in nodes_of(HGX_H100_ROCE, tmp_path)]
+def test_silence_of_a_node_proves_no_rail() -> None:
+    found = [publishing(node) for node in nodes_of(HGX_H100_ROCE)]
     nodes = [dataclasses.replace(node, rdma_test=True) for node in found]
     trial = trial_module.plan_trial({node.name: answer() for node in nodes}, as_heard(*nodes), "n1", ["n1", "n2", "n3"])
     rows = {

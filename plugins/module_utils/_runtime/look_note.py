@@ -28,6 +28,7 @@ from typing import Protocol
 LOOK_SIGNAL = signal.SIGRTMAX - 6  # of a rank that is asked for its stacks: nobody's, as that of exit_note
 TELL_SIGNAL = signal.SIGRTMAX - 7  # the same, for the handler that waits for the next step of the program
 STACKS, PIPE, RECORDER = "stacks", "look.pipe", "recorder.json"  # in the directory of a rank
+WHOLE = b"(all threads)\n"  # behind stacks that were written with the GIL: who reads sees that nothing is missing
 FOR_STACKS, FOR_RECORDER = b"s", b"?"  # what our thread is asked for, through the pipe
 # Modules with what tells the entries of a flight recorder. PyTorch 2.13 does not see those of our own backends.
 RECORDERS = (("torch._C._distributed_c10d", "_dump_fr_trace_json"), ("torchfleet_backends", "recorded"))
@@ -115,10 +116,25 @@ def answer(pipe: int, directory: str, arrivals: Arrivals | None = None) -> None:
 
 
 def write_stacks(path: str) -> None:
-    """Write the stacks of all threads. The one that does it has the GIL: no frame changes meanwhile. OSError."""
+    """Write the stacks of all threads. The one that does it has the GIL: no frame changes meanwhile. OSError.
+
+    They come to the file at once: faulthandler writes piece by piece, and a disk that is busy, or its handler of the
+    other signal, may come in between.
+    """
     opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
     try:
+        os.write(opened, stacks_of_all(f"{path}.{_thread.get_native_id()}") + WHOLE)
+    finally:
+        os.close(opened)
+
+
+def stacks_of_all(path: str) -> bytes:
+    """Return the stacks of all threads; the file is made for that, and removed. OSError."""
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.unlink(path)
         faulthandler.dump_traceback(opened)
+        return os.pread(opened, os.fstat(opened).st_size, 0)
     finally:
         os.close(opened)
 

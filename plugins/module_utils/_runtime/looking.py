@@ -34,7 +34,7 @@ from .evidence import (
 from .file_locks import try_lock_open
 from .forms import short
 from .job_directory import JobDir, open_file
-from .look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS
+from .look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS, WHOLE
 from .nccl_status import Question
 from .orders import Order
 from .processes import Process
@@ -44,12 +44,11 @@ BETWEEN_SECONDS = 2.0  # the two looks: what moves in between is slow, and does 
 SAMPLES = (0.17, 0.43, 0.71)  # of that time, when stacks are asked for as well: a program in a loop moves
 # For all ranks to write their stacks, for those that only a signal reaches to do so, and for what recorders have.
 ANSWER_SECONDS = 0.5
+QUIET_SECONDS = 0.1  # no longer than that between two pieces of stacks that faulthandler's handler writes
 WORKER_SECONDS = 0.1  # for each worker of a rank to write its stack
 PAUSE = 0.005
-STACKS_BYTES, STACKS_FILE = (
-    1 << 17,
-    32 << 20,
-)  # that are read of one answer; of the file, beyond which none is asked for
+# That are read of one answer; of the file, beyond which none is asked for.
+STACKS_BYTES, STACKS_FILE = 1 << 17, 32 << 20
 RECORDER_BYTES = 32 << 20
 EXIT_BYTES = 8  # of a file with an exit status
 OTHERS_SECONDS = 10.0  # for another look at this job to be over
@@ -237,15 +236,31 @@ def await_stacks(
     seconds: float,
     given_up: Callable[[int], bool] = lambda _rank: False,
 ) -> None:
-    """Wait until the files of these ranks have grown and grow no more, not longer than so many seconds."""
-    before, waiting, until = dict(sizes), list(ranks), time.monotonic() + seconds
-    while waiting and time.monotonic() < until:
+    """Wait until these ranks have written their stacks, not longer than so many seconds. `sizes` are kept up.
+
+    What is written with the GIL tells its end. What is not is over when the file grows no more.
+    """
+    now = time.monotonic()
+    before, waiting, until, grown = dict(sizes), list(ranks), now + seconds, dict.fromkeys(ranks, now)
+    while waiting and now < until:
         time.sleep(2 * PAUSE)
+        now = time.monotonic()
         for rank in list(waiting):
-            size = size_of(job.rank(rank, STACKS))
-            if size == sizes[rank] and (size > before[rank] or given_up(rank)):  # it does not grow any more
+            path = job.rank(rank, STACKS)
+            size = size_of(path)
+            if size != sizes[rank]:
+                sizes[rank], grown[rank] = size, now
+            if size == before[rank]:
+                over = given_up(rank)
+            else:
+                over = now >= grown[rank] + QUIET_SECONDS or ends_with(path, size, WHOLE)
+            if over:
                 waiting.remove(rank)
-            sizes[rank] = size
+
+
+def ends_with(path: str, size: int, text: bytes) -> bool:
+    """Whether a file of this size ends with a text."""
+    return size >= len(text) and read_part(path, size - len(text), len(text)) == text
 
 
 def read_part(path: str, start: int, most: int) -> bytes:
