@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "collections"))
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import launchers
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import launchers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_parts import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, Backend
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launchers.registry import COMMANDS, supported

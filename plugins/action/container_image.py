@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import DIRECTORY, ENGINES, form_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import (
+    DIRECTORY,
+    ENGINES,
+    form_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import ImageFlaw
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.images import UNPACK
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.node_action import OnNode, Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import ContainerSetting

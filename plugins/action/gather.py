@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_rows import WaitingRun
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.job_rows import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import explained_file, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.answers import seat_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import module_answer

@@ -13,8 +13,8 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import CANCELLED_BY_USER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import CANCELLED_BY_USER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import ExplainedResult, explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity

@@ -17,9 +17,9 @@ from typing import Any
 from ansible import constants
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result as JobResult
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result as JobResult
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import (
     PAUSE_SECONDS,
     RETURN_SECONDS,
     Ended,

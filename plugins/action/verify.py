@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import TRIED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import TRIED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.report_file import keep_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health import answers as health_answers

@@ -9,9 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import CHOICES
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import RESOURCES, USABLE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS, TRIED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import CHOICES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import RESOURCES, USABLE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import (
+    LAUNCHERS,
+    MPIS,
+    TRIED,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._health.setup_parts import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 

@@ -64,7 +64,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.launcher_proof import given_proof, prove
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.proof_error import UnprovenError
 

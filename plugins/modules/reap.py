@@ -141,10 +141,10 @@ msg:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import Reaped, reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Unseen
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import Reaped, reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import home_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Unseen
 
 
 def tell(found: Reaped, dry_run: bool = False) -> str:

@@ -75,10 +75,10 @@ facts:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import SurveyRequest
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import DEFAULT, LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import SurveyRequest
 
 
 def missing(facts: NodeFacts, role: list[str], launcher: str) -> list[str]:

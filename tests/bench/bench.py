@@ -320,8 +320,8 @@ class Bench:
 
     def arrivals(self) -> None:
         """What a read of a rank's flight recorder takes, which happens once a minute at first."""
-        runtime = str(REPO / "plugins" / "module_utils" / "_runtime")
-        words = [str(PYTHON), "-c", READ, runtime, str(self.scratch)]
+        notes = str(REPO / "plugins" / "module_utils" / "_runtime" / "notes")
+        words = [str(PYTHON), "-c", READ, notes, str(self.scratch)]
 
         def read() -> float:
             done = subprocess.run(words, capture_output=True, text=True, check=True)

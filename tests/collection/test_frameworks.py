@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import VARIABLES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_variables import VARIABLES
 from tests.compat import rows
 
 REPO = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import VARIABLES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_variables import VARIABLES
 from tests.compat.rows import FRAMEWORKS, PLACE, ROWS, Framework, Outcome, Row, record
 from tests.driver import REPO
 from tests.lab.cluster import Cluster, Job

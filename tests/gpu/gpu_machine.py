@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import gpus, versions
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_targets import ask, without_code
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS, accelerators
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_targets import ask, without_code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import (
+    VENDORS,
+    accelerators,
+)
 
 REPO = Path(__file__).parents[2]
 HOME = Path("~/.torchfleet").expanduser()

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nccl_status import Question
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.nccl_status import Question
 
 SECONDS = 5.0
 LINES = 30  # printed

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import VerdictCode, spans
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import VerdictCode, spans
 
 PROGRAM = Path(__file__).with_name("made.py")
 # Words of a sentence. {c}: the culprit, {o}: the others, {n}: the number of the collective, and

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import HUNG, Verdict, VerdictCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import HUNG, Verdict, VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import judged

@@ -9,7 +9,7 @@ import subprocess
 import threading
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import ready
 from tests.driver import REPO
 from tests.integration.fleet import Fleet, Started
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import leftovers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import leftovers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 
 JOB = f"unit-{os.getpid()}"  # these tests may run twice at once on a machine
 

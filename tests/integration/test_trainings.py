@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.checkpoints import newest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.checkpoints import newest
 from tests.driver import REPO, SCRIPTS
 from tests.gpu import gpu_digits
 from tests.integration.fleet import Fleet

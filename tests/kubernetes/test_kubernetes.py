@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import descendants
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.pod_lease import DELAY_SECONDS
 from tests.kubernetes.cluster import PAUSE, TOKEN
 from tests.kubernetes.pods import PI, SECONDS, SLEEPS, Pods

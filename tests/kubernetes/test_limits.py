@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import descendants
 from tests.kubernetes.cluster import TOKEN
 from tests.kubernetes.pods import PI, SECONDS, Pods
 

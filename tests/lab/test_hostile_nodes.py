@@ -460,7 +460,7 @@ PROGRAM = r"""#!/bin/sh
 echo hello from $RANK
 [ $RANK = 1 ] || exit 0
 cd "$TORCHFLEET_JOB_DIR"
-for file in "$HOME"/.torchfleet/lib/*/_runtime/channel.py; do echo 'raise SystemExit("EVIL")' > "$file"; done
+for file in "$HOME"/.torchfleet/lib/*/_runtime/wire/channel.py; do echo 'raise SystemExit("EVIL")' > "$file"; done
 rm -f metrics.jsonl launcher.json leftovers.json
 ln -s /dev/zero metrics.jsonl
 ln -s "$HOME/.ssh/authorized_keys" launcher.out.new && mv launcher.out.new launcher.out

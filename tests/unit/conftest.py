@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import ledger
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive

@@ -18,10 +18,10 @@ def lay_runtime(lib: Path) -> None:
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(data)
     package, sources = target / runtime_archive.PACKAGE, runtime_archive.SOURCES
-    for source in sources.glob("*.py"):
-        shutil.copystat(source, package / source.name)
-    if (sources / "__pycache__").exists():
-        shutil.copytree(sources / "__pycache__", package / "__pycache__")
+    for source in sources.rglob("*.py"):
+        shutil.copystat(source, package / source.relative_to(sources))
+    for bytecode in sources.rglob("__pycache__"):
+        shutil.copytree(bytecode, package / bytecode.relative_to(sources))
 
 
 def share_runtime(lib: Path, *homes: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import attempt_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 
 COLLECTIONS = Path(__file__).parents[2] / "collections"
 PACKAGE = "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime"
@@ -14,9 +14,9 @@ BEAT_SECONDS = 0.2  # of these supervisors, so that no test waits for a beat as 
 SERVE = f"""
 import os, sys, threading, time
 sys.path.insert(0, {str(COLLECTIONS)!r})
-from {PACKAGE} import channel
+from {PACKAGE}.wire import channel
 channel.BEAT_SECONDS = {BEAT_SECONDS}  # before the modules are imported that take it from there
-from {PACKAGE} import open_files, output_lines, supervisor
+from {PACKAGE}.basics import open_files; from {PACKAGE}.ranks import output_lines; from {PACKAGE} import supervisor
 """
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import alone as alone_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.alone import NotAlone
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import alone as alone_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.alone import NotAlone
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import refusal
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
-NO_OTHERS = f"from {PACKAGE} import processes as marks\n"
+NO_OTHERS = f"from {PACKAGE}.processes import processes as marks\n"
 NO_OTHERS += "marks.marked = lambda *_given: []"
 
 

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifact_border
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import artifacts as artifacts_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import artifact_border
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import artifacts as artifacts_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
     Border,
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifacts import (
     Search,
     pattern_parts,
     patterns_of,
     send_artifacts,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarting import Restarts, node_of_attempt
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restarting import (
+    Restarts,
+    node_of_attempt,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import (
     Ended,
     ended_of,
     goes_on,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.audience import MOST, SOCKET, Audience
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.audience import MOST, SOCKET, Audience
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
 
 ORDER: Any = {"placement": [{"rank": 0, "local_rank": 0, "host": "n1"}]}
 REPORT = {"kind": "report", "rank": 0, "values": {"step": 1}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 
 

@@ -13,7 +13,7 @@ import pytest
 from ansible.playbook.play_context import PlayContext
 from ansible.plugins.loader import become_loader, connection_loader
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory import hostvars
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node

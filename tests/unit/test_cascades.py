@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import remote_node
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import is_consequence
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import Found, summarize
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import Found, summarize
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.blame import is_consequence
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import remote_node
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason
 from tests.unit.test_result import order_of
 
 CASCADES = json.loads((Path(__file__).parents[1] / "hangs/cascades.json").read_text())

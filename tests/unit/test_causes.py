@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import blame, reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks import blame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import explanation as causes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import match as match_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import PLACE, SYMPTOMS, Entry, book

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import changed_versions, versions
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.changed_versions import Refused
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import RECEIPT

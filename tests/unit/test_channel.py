@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import BLOCK, Channel
 
 
 def wire() -> tuple[Channel, Channel]:

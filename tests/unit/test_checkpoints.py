@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import checkpoints
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.checkpoints import newest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks import checkpoints
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.checkpoints import newest
 
 Make = Callable[[Path], Path]
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._cloud import lease
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 
 UNTIL, GRACE = 1_800_000_000.0, 7200.0
 HOUR, PAUSE = 3600.0, lease.PAUSE

@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code, known
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import (
-    FROM_FOLLOWER,
-    FROM_NODE,
-    checked,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import VerdictCode
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import VerdictCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code, known
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import (
     STATES,
     EndReason,
     NoteCode,
     RankError,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.record_forms import record
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import FindingCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import FindingCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import (
+    FROM_FOLLOWER,
+    FROM_NODE,
+    checked,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.record_forms import record
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rails import RailCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import RejectionCode
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.skew import SkewCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 from tests.unit.nodes import STAGING
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
@@ -17,7 +17,7 @@ def test_a_directory_that_takes_no_result_hides_no_other_job(tmp_path: Path) -> 
         job.write("order.json", order_of_one(tmp_path, job_id=name, head="w1", controller="c"))
         job.write("staging.json", STAGING)
     hook = f"""if True:
-        from {PACKAGE} import job_directory
+        from {PACKAGE}.basics import job_directory
         write = job_directory.JobDir.write
         def write_unless_closed(job, name, value):
             if job.job_id == "closed":

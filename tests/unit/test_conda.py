@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import conda
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import conda
 from tests.driver import running
 
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
+    FETCHED_MARK,
+    JobDir,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import identity
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

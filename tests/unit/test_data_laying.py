@@ -16,9 +16,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_laying, data_manifest, data_store
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_laying import Laying
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import free_bytes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import (
+    data_laying,
+    data_manifest,
+    data_store,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_laying import Laying
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import (
     Manifest,
     Row,
     name_of,
@@ -27,8 +33,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_m
     ranges_of,
     read_manifest,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import free_bytes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import removal
 
 NOBODY = 65534

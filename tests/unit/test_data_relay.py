@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_relay, data_store, supervisor
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_relay import send_list
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Route
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import data_relay
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.data_relay import send_list
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import data_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import Route
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import progress

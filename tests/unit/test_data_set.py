@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import name_of, read_manifest
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import (
+    name_of,
+    read_manifest,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import data_reading

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import earlier_attempts, node_job
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import earlier_attempts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import (
+    files_of,
+    may_be_fetched,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import node_job
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
 
@@ -164,7 +168,7 @@ def test_a_head_keeps_the_files_of_each_attempt_apart(tmp_path: Path) -> None:
     order = order_of_one(tmp_path, ("/bin/false",), head="w1", master_port=1)
     own = {"environment": {}, "known_jobs": [], "ranks": order["ranks"]}
     job = {"job": order, "nodes": {"w1": own}, "routes": [], "secrets": {"w1": {}}, "files": {}}
-    hook = f"from {PACKAGE} import restarting; restarting.PAUSE_SECONDS = restarting.LOOK_SECONDS = 0.1"
+    hook = f"from {PACKAGE}.head import restarting; restarting.PAUSE_SECONDS = restarting.LOOK_SECONDS = 0.1"
     remote, kinds, here = supervisor(hook), list[str](), JobDir(str(tmp_path / "jobs" / "one"))
     remote.channel.send({"kind": "run", "order": job, "detached": True, "restart": {"most": 2, "states": ["failed"]}})
     try:

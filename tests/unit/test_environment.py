@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import RENDEZVOUS, VARIABLES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_variables import (
+    RENDEZVOUS,
+    VARIABLES,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
     build_errors,
     environment,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import parse_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.output_lines import parse_report
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_exports
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.prometheus import number, text_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import fabric as of_survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.node_form import fabric as of_survey
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import published
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.choice import Choice, choose_fabric, standing
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.constraints import (

@@ -10,7 +10,7 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import (
     versions,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import installed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import installed
 from tests.unit.file_tree import tree
 
 

@@ -13,12 +13,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor as supervisor_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BLOCK, Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
+    FETCHED_MARK,
+    JobDir,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import BLOCK, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from tests.driver import wait_until
 from tests.unit.laid_runtime import share_runtime

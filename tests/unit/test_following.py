@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import following
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
 from tests.unit.nodes import STAGING, order_of_a_job
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import (
     FRAME_CHARACTERS,
     PART_CHARACTERS,

@@ -17,30 +17,34 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    bootstrap,
-    forms,
-    node_form,
-    processes,
-    record_forms,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames as frames_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import PIPE_BUF, Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import files_of, may_be_fetched
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_desk import FileDesk
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD, FROM_NODE, BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import OwnRows
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import (
+    files_of,
+    may_be_fetched,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.file_desk import FileDesk
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.remote_node import (
     Clock,
     RemoteNode,
     own_ranks_report,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import OwnRows
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import forms
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames as frames_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import node_form, record_forms
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import PIPE_BUF, Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import (
+    FROM_HEAD,
+    FROM_NODE,
+    BadFrame,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import run_directory, runtime_archive

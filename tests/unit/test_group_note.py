@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_record import group_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import ranks_never_met_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import ranks_never_met_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_record import group_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive, view
 
 C10D = """

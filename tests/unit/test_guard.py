@@ -14,17 +14,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    processes,
-    reasons,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
     JobDir,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_processes import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.job_processes import (
     Snapshot,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
 from tests.driver import wait_until
 
 

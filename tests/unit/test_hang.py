@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
-    ALL_EVIDENCE,
-    read_recorder,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import (
     Verdict,
     VerdictCode,
     judge,
     shows_life,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import (
+    ALL_EVIDENCE,
+    read_recorder,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import (
     busy_lines,

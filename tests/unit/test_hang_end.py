@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, hang_end, processes, reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ABSENT, ALL_EVIDENCE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, VerdictCode
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head import hang_end
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.hang_end import HangEnd
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.head_job import HeadJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import Verdict, VerdictCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import ABSENT, ALL_EVIDENCE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import ALL_EVIDENCE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import ALL_EVIDENCE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import hang_watch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.connection import HeadLost

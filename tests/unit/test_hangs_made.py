@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, VerdictCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import Verdict, VerdictCode
 from tests.hangs import run, table
 from tests.hangs.cases import CASES, Case, expected
 

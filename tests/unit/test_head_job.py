@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rounds import Rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.hang_end import HangEnd
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.head_job import HeadJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.rounds import Rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Reason
 
 
 @pytest.fixture

@@ -14,22 +14,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import (
     containers,
-    engine_words,
-    engines,
-    guard,
     image_paths,
     inside,
-    reasons,
-    survey,
     user_namespaces,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import Box, Mount
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import ENGINES
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import leftovers
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import read
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import leftovers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import read
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import engine_words, engines
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_words import Box, Mount
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import ENGINES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
     NO_CONTAINER,
     ContainerSetting,
@@ -52,7 +51,7 @@ from tests.unit.nodes import fabric, facts_of_a_node, planned
 from tests.unit.supervisors import order_of_one
 
 if TYPE_CHECKING:
-    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import Order
+    from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import Order
 
 HOME = "/home/me/.torchfleet"
 ID = "1721a9ca67e5e9833b38881872bcc340103eedcf1a261c58bd47ec2839f34306"

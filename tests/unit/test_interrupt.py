@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import TERMINAL_CLOSED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import TERMINAL_CLOSED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import (
     NOTHING_LEFT,
     Stopped,

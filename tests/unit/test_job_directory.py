@@ -19,23 +19,21 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    batch_system,
-    job_directory,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bounded_write import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import job_directory
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bounded_write import (
     write_in_thread,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
     BALLAST_BYTES,
     JobDir,
     jobs,
     remove,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, remove_tree
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import final_metrics
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import Follower, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import batch_system
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import final_metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.output_lines import Follower, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import outputs, remove_tree
 from tests.unit.nodes import STAGING, nested, order_of_a_job
 
 
@@ -94,7 +92,7 @@ def test_a_job_takes_its_lock_although_others_ask_for_it(tmp_path: Path) -> None
 
 def test_the_lock_of_a_job_that_runs_is_not_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory.LOCK_SECONDS", 0.05
+        "ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory.LOCK_SECONDS", 0.05
     )
     job = made(tmp_path / "jobs" / "one")
     lock = job.lock()

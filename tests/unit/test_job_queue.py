@@ -13,16 +13,21 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, job_queue
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_HEAD
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue, Ticket, busy_on_nodes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.waiting_job import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue import job_queue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.job_queue import (
+    Queue,
+    Ticket,
+    busy_on_nodes,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.waiting_job import (
     note_order,
     remove_dead,
     waiting_rows,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import FROM_HEAD
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.job_list import waits_line
 from tests.unit.nodes import STAGING, facts_of_a_node, order_of_a_job
 

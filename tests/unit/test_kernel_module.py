@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import kernel_module, packages
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.kernel_module import Driver
 from tests.unit.file_tree import tree

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import slurm_programs, survey
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import slurm_programs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
     find_launcher,
     refusal,
 )

@@ -15,16 +15,18 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import link as link_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes, rank_record, result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.audience import Audience
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang_end import HangEnd
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head_job import HeadJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rounds import Rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head import result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.audience import Audience
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.hang_end import HangEnd
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.head_job import HeadJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.rounds import Rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks import rank_record
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import link as link_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import ssh_words
@@ -252,7 +254,7 @@ def test_ssh_gives_the_head_up_when_the_lease_is_over() -> None:
 def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path, how: str, reason: str) -> None:
     """Reproduced before: the guard waited for the disk, or died of it, as did its successor, and the rank went on."""
     hook = f"""if True:
-        from {PACKAGE} import job_directory
+        from {PACKAGE}.basics import job_directory
         write = job_directory.JobDir.write
         def write_no_more(job, name, value):
             if name != "order.json" and os.path.exists({str(tmp_path / "program")!r}):
@@ -278,7 +280,7 @@ def test_programs_are_ended_whether_or_not_the_disk_takes_a_write(tmp_path: Path
 def test_a_part_is_ended_where_no_thread_can_be_started(tmp_path: Path, killed: bool) -> None:
     """As by a job that takes all processes of its container: guard and supervisor died of it, and the job went on."""
     hook = f"""if True:
-        from {PACKAGE} import node_job
+        from {PACKAGE}.node_job import node_job
         start, be_guard = node_job.NodeJob.start, node_job.NodeJob.be_guard
         def start_no_more(part):
             start(part)

@@ -16,29 +16,29 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks import (
     asking,
     busy_program,
     last_look,
-    look_note,
     looking,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import (
-    ALL_EVIDENCE,
-    FRAMES_MOST,
-    GROUPS_MOST,
-    THREADS_MOST,
-    read_recorder,
-    read_stacks,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.look_note import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes import look_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.look_note import (
     LOOK_SIGNAL,
     PIPE,
     RECORDER,
     STACKS,
     TELL_SIGNAL,
     WHOLE,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import (
+    ALL_EVIDENCE,
+    FRAMES_MOST,
+    GROUPS_MOST,
+    THREADS_MOST,
+    read_recorder,
+    read_stacks,
 )
 from tests.driver import parent, pids, running, wait_until
 

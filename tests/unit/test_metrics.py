@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import output_follower
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.metrics import Metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import output_follower
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import Metrics
 
 
 @pytest.fixture

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import EVIDENCE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nccl_status import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.nccl_status import (
     BYTES_MOST,
-    LINES_MOST,
     Question,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import (
+    EVIDENCE,
+    NCCL_LINES_MOST,
 )
 
 # argv: family, address, port, what it does. Its first line is the port.
@@ -91,7 +93,7 @@ def test_who_does_not_answer_is_not_waited_for(does: str, lines: int) -> None:
 def test_who_does_not_end_is_cut_off() -> None:
     with service("endless") as (pid, _port):
         found = Question([pid], 20.0).answer()
-    assert len(found) == LINES_MOST and sum(map(len, found)) < BYTES_MOST
+    assert len(found) == NCCL_LINES_MOST and sum(map(len, found)) < BYTES_MOST
 
 
 def test_only_ranks_of_the_job_are_asked() -> None:
@@ -112,4 +114,4 @@ def test_lines_from_a_node_are_bounded() -> None:
     check = EVIDENCE.fields["nccl"]
     assert check(None) == [] and check(["a"]) == ["a"]
     with pytest.raises(ValueError, match="a list of at most"):
-        check([""] * (LINES_MOST + 1))
+        check([""] * (NCCL_LINES_MOST + 1))

@@ -16,7 +16,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action.node_facts import checked
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.node import node_facts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame, one_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame, one_of
 from ansible_collections.torchfleet.cluster.plugins.modules.node_facts import usual
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import answers as fabric_answers
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.steps import next_step

@@ -6,8 +6,8 @@ import os
 import select
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import ready
 from tests.driver import wait_until
 from tests.unit.supervisors import begin, order_of_one, supervisor
 

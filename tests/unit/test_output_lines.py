@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import output_lines
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks import output_lines
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.output_lines import (
     Follower,
     Line,
     parse_report,

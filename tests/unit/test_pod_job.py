@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Report
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import Here, LogReader, lines_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import owner
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secrets import take
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.secrets import take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.run_directory import make_run_dir, point_latest
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 from tests.driver import wait_until

@@ -10,16 +10,18 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    frames,
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import (
     job_rows,
-    node_form,
     orders,
-    protocol,
-    record_forms,
     records,
     usage,
     usage_figures,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import (
+    frames,
+    node_form,
+    protocol,
+    record_forms,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import explanation as causes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import explanation as slow
@@ -28,7 +30,7 @@ PLUGINS = Path(__file__).parents[2] / "plugins"
 LAUNCH = PLUGINS / "plugin_utils" / "_launch"
 RUNTIME = PLUGINS / "module_utils" / "_runtime"
 ASKERS = ("connection.py", "session.py", "turn.py", "data_sending.py")  # of the head, on the controller
-SENDERS = [*RUNTIME.glob("*.py"), *(LAUNCH / name for name in ASKERS)]
+SENDERS = [*RUNTIME.rglob("*.py"), *(LAUNCH / name for name in ASKERS)]
 TYPES = {"protocol.py", "file_messages.py", "queue_messages.py", "frames.py"}  # which send nothing
 
 

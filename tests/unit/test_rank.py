@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank import (
     identify,
     misplaced,
     rank_environment,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_variables import VARIABLES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_variables import VARIABLES
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPENMPI = {

@@ -14,14 +14,11 @@ import pytest
 import yaml
 
 from ansible_collections.torchfleet.cluster.plugins.doc_fragments.choices import ModuleDocFragment
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    gpu_vendors,
-    installed,
-    survey,
-    usage_findings,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import gpu_vendors, installed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import usage_findings
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._bench import judge
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._cloud import planning
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import documented
@@ -111,7 +108,7 @@ def test_a_row_is_whole(name: str) -> None:
 
 
 def test_every_backend_of_ours_is_found_on_nodes() -> None:
-    """By _runtime/installed.py."""
+    """By _runtime/software/installed.py."""
     assert everything_of_ours() == set(PARTS["backends"])
 
 

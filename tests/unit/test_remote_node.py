@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.alone import NotAlone
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import FROM_NODE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost, RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.alone import NotAlone
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.remote_node import (
     NotStaged,
     RemoteNode,
     in_head_time,
     stage_on_all,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import FROM_NODE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost, RemoteProcess
 
 OFFERED, OTHER = "0" * 64, "1" * 64
 

@@ -13,7 +13,10 @@ import pytest
 REPO = Path(__file__).parents[2]
 PACKAGE = "ansible_collections.torchfleet.cluster.plugins."
 HALVES = ("plugin_utils", "module_utils")
-ROOMS = re.findall(r"^\| `(_\w+)` \|", (REPO / "docs" / "design.md").read_text(), re.MULTILINE)
+DESIGN = (REPO / "docs" / "design.md").read_text()
+ROOMS = re.findall(r"^\| `(_\w+)` \|", DESIGN, re.MULTILINE)
+RUNTIME = REPO / "plugins" / "module_utils" / "_runtime"
+RUNTIME_ROOMS = re.findall(r"^\| `_runtime/(\w+)` \|", DESIGN, re.MULTILINE)
 
 
 @functools.cache
@@ -38,6 +41,7 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
 def test_the_documentation_has_every_folder() -> None:
     there = {path.name for half in HALVES for path in (REPO / "plugins" / half).glob("_*/") if any(path.glob("*.py"))}
     assert there == set(ROOMS)
+    assert {path.parent.name for path in RUNTIME.glob("*/*.py")} == set(RUNTIME_ROOMS)
 
 
 @pytest.mark.parametrize("half", HALVES)
@@ -84,6 +88,17 @@ def test_files_of_one_run_have_different_names() -> None:
 
 
 def test_what_is_shipped_to_nodes_needs_nothing_else() -> None:
-    """Relative imports apart, which stay in the folder (TID252 in pyproject.toml)."""
-    for path in (REPO / "plugins" / "module_utils" / "_runtime").glob("*.py"):
+    """All that it imports of ours is in `_runtime`, which has another full name on a node."""
+    for path in RUNTIME.rglob("*.py"):
         assert list(imports(path)) == [], path.name
+        depth = len(path.relative_to(RUNTIME).parts)
+        assert all(node.level <= depth for node in nodes(path) if isinstance(node, ast.ImportFrom)), path.name
+
+
+@pytest.mark.parametrize("room", RUNTIME_ROOMS)
+def test_imports_go_down_in_what_is_shipped(room: str) -> None:
+    below = RUNTIME_ROOMS[RUNTIME_ROOMS.index(room) + 1 :]
+    for path in (RUNTIME / room).glob("*.py"):
+        for node in nodes(path):
+            if isinstance(node, ast.ImportFrom) and node.level == 2:
+                assert (node.module or "").split(".")[0] in below, f"{path.name} imports {node.module}"

@@ -15,19 +15,24 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons, round_files, rounds
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import RankWrapper, rank_environment
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_record import rank_state
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_rounds import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head import rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.rounds import Rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import round_files
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.remote_node import Clock, RemoteNode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank import (
+    RankWrapper,
+    rank_environment,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_record import rank_state
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_rounds import (
     is_followed,
     wait_for_place,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import Clock, RemoteNode
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rounds import Rounds
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason, Reason
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import note_attempts, rounds_in
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import words_of

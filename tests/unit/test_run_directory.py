@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
     JOB_ID,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

@@ -14,5 +14,5 @@ def test_the_runtime_is_whole_and_repeatable() -> None:
     runtime_archive.sources.cache_clear()
     assert (runtime_archive.digest(), runtime_archive.archive()) == (digest, data)
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
-    assert {"torchfleet.py", "hook/sitecustomize.py", f"{runtime_archive.PACKAGE}/rank.py"} <= set(names)
+    assert {"torchfleet.py", "hook/sitecustomize.py", f"{runtime_archive.PACKAGE}/ranks/rank.py"} <= set(names)
     assert not [name for name in names if "lab" in name]

@@ -13,16 +13,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    noted_processes,
-    processes,
-    sampler,
-    usage_gpus,
-    usage_node,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import BUCKETS_MOST, USAGE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_series import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import noted_processes, processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import BUCKETS_MOST, USAGE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import sampler, usage_gpus, usage_node
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_series import (
     Folded,
     Rates,
     growth,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller import screen as screen_module
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import View, rank_table, summary, verdict
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import secrets as secrets_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.secrets import SOCKET, Keeper, take
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks import secrets as secrets_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.secrets import SOCKET, Keeper, take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostvars import vaulted_names

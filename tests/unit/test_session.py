@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import connection, runtime_archive

@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import file_store
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import shipment as shipment_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import Store
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import FETCHED_MARK, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import outputs, tree_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.leftovers import reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import ConnectionLost
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.shipment import Shipment, relay
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
+    FETCHED_MARK,
+    JobDir,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import shipment as shipment_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.shipment import Shipment, relay
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import reap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import file_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.file_store import Store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import outputs, tree_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder, folder_of
 

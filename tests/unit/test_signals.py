@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.exit_note import STACKS_SIGNAL
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.ending import (
     handles,
     signal_programs,
     trees_below,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.exit_note import STACKS_SIGNAL
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import lines_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled import slurm_following

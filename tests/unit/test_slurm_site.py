@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bootstrap import HEADER
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled import slurm_entry, submit
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LogReader, lines_of

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import node_job
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import node_job
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
 from tests.unit.supervisors import COLLECTIONS, PACKAGE, order_of_one
 
 STAGE = f"""
 import json, sys
 sys.path.insert(0, {str(COLLECTIONS)!r})
-from {PACKAGE}.node_job import NodeJob
+from {PACKAGE}.node_job.node_job import NodeJob
 NodeJob(**json.load(sys.stdin))
 """
 

@@ -12,14 +12,11 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import (
-    gpu_vendors,
-    launcher_programs,
-    survey,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
     JobDir,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import gpu_vendors, launcher_programs
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 

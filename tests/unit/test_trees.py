@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes as processes_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ending import Ending, Tree, trees_below
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.guard import Guard
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import Process
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.guard import Guard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes as processes_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.ending import (
+    Ending,
+    Tree,
+    trees_below,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import Process
 
 RANKS = 8
 

@@ -13,12 +13,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
+    RANK_PROGRAM,
+    JobDir,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import RANK_PROGRAM, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.brought_home import BroughtHome

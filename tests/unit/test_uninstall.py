@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.action import uninstall as action
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.job_queue import Queue
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
     groups,
     ledger,

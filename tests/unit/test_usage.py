@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import record_forms, result, usage_figures
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import BUCKETS_MOST, USAGE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import OfRank, figures_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import RULES, findings_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head import result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import usage_figures
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import BUCKETS_MOST, USAGE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import OfRank, figures_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_findings import RULES, findings_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import record_forms
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import usage_lines
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.files import read_json
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._report.page import report

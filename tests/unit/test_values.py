@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import rank_environment
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank import rank_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import parse_bytes, parse_environment
 

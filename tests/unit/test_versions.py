@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import environment, versions
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import Request
 from tests.unit.test_environment import lay_out

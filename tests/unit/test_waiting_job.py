@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import Channel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.kept_job import KEPT
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import RemoteProcess
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.planned_nodes import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.planned_nodes import (
     PLANNED_WITH,
     PlannedNodes,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.job_queue import Queue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.kept_job import KEPT
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import Request
@@ -28,8 +28,10 @@ from tests.driver import running, wait_until
 from tests.unit.nodes import facts_of_a_node
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
-FASTER = f"from {PACKAGE} import queue_desk, waiting_job\nqueue_desk.LOOK_SECONDS = waiting_job.LOOK_SECONDS = 0.05\n"
-FASTER += f"from {PACKAGE} import processes as marks\nmarks.marked = lambda *_given: []"
+FASTER = (
+    f"from {PACKAGE}.queue import queue_desk, waiting_job\nqueue_desk.LOOK_SECONDS = waiting_job.LOOK_SECONDS = 0.05\n"
+)
+FASTER += f"from {PACKAGE}.processes import processes as marks\nmarks.marked = lambda *_given: []"
 
 
 @pytest.fixture
@@ -309,7 +311,7 @@ def test_a_detached_job_waits_again_in_its_place_after_the_head_restarted(
         file = entry.parent / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    second = supervisor(f"{FASTER}\nfrom {PACKAGE} import kept_job\nkept_job.OWN_ENTRY = {str(entry)!r}")
+    second = supervisor(f"{FASTER}\nfrom {PACKAGE}.queue import kept_job\nkept_job.OWN_ENTRY = {str(entry)!r}")
     queue(first, tmp_path, "a")
     assert answer(first) == {"kind": "turn"}
     look(second, tmp_path)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import rank, reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import PIPES, JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import listen_for_children
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank import RankWrapper
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_output import Stream
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import PIPES, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import listen_for_children
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks import rank
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank import RankWrapper
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_output import Stream
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
 
 
 @pytest.fixture

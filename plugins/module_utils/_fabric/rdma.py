@@ -10,7 +10,7 @@ import glob
 import os
 import re
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
 
 from .sysfs import driver, pci_path, read
 

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
 
 from .netlink import NEIGHBOUR_GONE, NEIGHBOUR_IN_DOUBT, neighbour, neighbour_entry
 

@@ -10,7 +10,7 @@ import glob
 import os
 import re
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import MODULES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import MODULES
 
 from . import nvlink
 from .reading import names_in, output_of, program, text_of

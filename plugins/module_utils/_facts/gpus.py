@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import (
     MODULES,
     VENDORS,
     accelerators,

@@ -11,9 +11,15 @@ import sys
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import image_of_node
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import home_path, seat, torch_build
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.containers import image_of_node
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import (
+    home_path,
+    seat,
+    torch_build,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
+    on_search_path,
+)
 
 from . import gpus
 from .base_python import python_facts

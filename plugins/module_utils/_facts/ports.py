@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import PORTS
 
 from .reading import text_of
 

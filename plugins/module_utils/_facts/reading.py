@@ -10,7 +10,9 @@ import os
 import subprocess
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.sysfs import read
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
+    on_search_path,
+)
 
 PROGRAM_SECONDS = 20.0  # for a program that is asked for its version
 SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")  # not on the search path of a plain user

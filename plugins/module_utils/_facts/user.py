@@ -10,7 +10,9 @@ import os
 import pwd
 import subprocess
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
+    on_search_path,
+)
 
 from .reading import PROGRAM_SECONDS
 

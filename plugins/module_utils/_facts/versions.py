@@ -10,14 +10,16 @@ import glob
 import os
 import re
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.installed import (
     all_packages,
     own_backends,
     site_packages,
     wheel_version,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
+    on_search_path,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS, MPIS
 
 from .reading import output_of, text_of
 

@@ -12,8 +12,8 @@ import shutil
 import subprocess
 from typing import Mapping, NamedTuple, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Unseen
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.containers import ask
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Unseen
 
 ENGINES = ("podman", "docker")
 NOT_FOUND = 127  # status of `run` for a program that the image does not have

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from .channel import SupervisorChannel
+from .wire.channel import SupervisorChannel
 
 
 class Detachment:

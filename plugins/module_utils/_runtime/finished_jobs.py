@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 
-from . import job_rows, orders, protocol, records
-from .fetched_files import age, mark_fetched, state_in
-from .file_desk import Head
-from .job_directory import JobDir, jobs
-from .job_queue import Queue
-from .link import ConnectionLost, wrong_answer
-from .metrics import final_metrics
-from .node_job import node_report
-from .reasons import SUPERVISOR_DIED, FinalState
-from .remote_node import ANSWER_SECONDS, in_head_time, in_parallel, own_ranks_report
-from .result import write_result
-from .survey import home_path
-from .waiting_job import remove_dead
+from .basics.job_directory import JobDir, jobs
+from .files.fetched_files import age, mark_fetched, state_in
+from .files.file_desk import Head
+from .head.result import write_result
+from .node_job.node_job import node_report
+from .nodes.remote_node import ANSWER_SECONDS, in_head_time, in_parallel, own_ranks_report
+from .nodes.survey import home_path
+from .queue.job_queue import Queue
+from .queue.waiting_job import remove_dead
+from .ranks.metrics import final_metrics
+from .types import job_rows, orders, records
+from .types.reasons import SUPERVISOR_DIED, FinalState
+from .wire import protocol
+from .wire.link import ConnectionLost, wrong_answer
 
 
 class FinishedJobs:

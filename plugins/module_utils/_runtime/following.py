@@ -11,17 +11,17 @@ import socket
 import time
 from typing import cast
 
-from .audience import SEND_SECONDS, SOCKET
-from .channel import BEAT_SECONDS, Channel, SupervisorChannel, ready
-from .fetched_files import age, state_in
-from .job_directory import JobDir
-from .job_queue import Entry, Queue, owner_of
-from .job_rows import JobRow
-from .leftovers import PRIVATE
-from .metrics import first_report, last_values
-from .protocol import FromFollower, FromHead
-from .reasons import AnyState
-from .records import Result
+from .basics.job_directory import JobDir
+from .files.fetched_files import age, state_in
+from .head.audience import SEND_SECONDS, SOCKET
+from .nodes.leftovers import PRIVATE
+from .queue.job_queue import Entry, Queue, owner_of
+from .ranks.metrics import first_report, last_values
+from .types.job_rows import JobRow
+from .types.reasons import AnyState
+from .types.records import Result
+from .wire.channel import BEAT_SECONDS, Channel, SupervisorChannel, ready
+from .wire.protocol import FromFollower, FromHead
 
 GONE = "no job of this name runs here: it was fetched and removed, or never started"
 WAITS = "it waits in the queue with the controller that started it, which alone can follow it until it runs"

@@ -17,25 +17,25 @@ import sys
 def main() -> None:
     """Run one of the runtime's verbs. Imports are late: a rank must not pay for the supervisor."""
     if sys.argv[1] == "rank":
-        from . import rank
+        from .ranks import rank
 
         raise SystemExit(rank.main(sys.argv[2]))
     if sys.argv[1] == "shell":
-        from . import remote_shell
+        from .node_job import remote_shell
 
         raise SystemExit(remote_shell.main(sys.argv[2], sys.argv[3:]))
     if sys.argv[1] == "inside":
-        from . import inside
+        from .containers import inside
 
         inside.main(sys.argv[2], sys.argv[3:])
     if sys.argv[1] == "fenced":
-        from . import fence
+        from .processes import fence
 
         raise SystemExit(fence.main(sys.argv[2:]))
     if sys.argv[1] == "facts":
         import json
 
-        from . import survey
+        from .nodes import survey
 
         request = json.loads(sys.argv[2])
         print(json.dumps(survey.image_facts(request, request["home"], sys.executable)))

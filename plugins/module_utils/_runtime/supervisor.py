@@ -20,35 +20,32 @@ import threading
 import time
 from typing import Iterator
 
-from . import job_rows, orders, protocol, records
-from .alone import NotAlone
-from .audience import Audience
-from .channel import BEAT_SECONDS, Channel, SupervisorChannel
-from .data_relay import SILENT_SECONDS, Relay
+from .basics.job_directory import JobDir, jobs
+from .basics.open_files import raise_files
 from .detached import Detachment
-from .file_desk import FileDesk
-from .file_messages import DataOffer, FolderOffer, Request
+from .files.data_relay import SILENT_SECONDS, Relay
+from .files.file_desk import FileDesk
+from .files.shipment import Shipment, relay
 from .finished_jobs import FinishedJobs
 from .following import follow, row_of
-from .head_follower import HeadFollower
-from .job_directory import JobDir, jobs
-from .job_queue import Queue
-from .link import WORK_SECONDS, ConnectionLost, wrong_answer
-from .look_job import look_on_all
-from .node_job import NodeJob
-from .open_files import raise_files
-from .planned_nodes import OWN
-from .queue_desk import QueueDesk
-from .queue_messages import JobsRequest
-from .remote_node import (
-    ANSWER_SECONDS,
-    RemoteNode,
-    in_parallel,
-)
-from .restarting import run_job
-from .shipment import Shipment, relay
-from .survey import home_path, ssh_config, survey
-from .waiting_job import WaitingJob, remove_dead, wait_again, waiting_rows
+from .head.audience import Audience
+from .head.head_follower import HeadFollower
+from .head.look_job import look_on_all
+from .head.planned_nodes import OWN
+from .head.restarting import run_job
+from .node_job.node_job import NodeJob
+from .nodes.alone import NotAlone
+from .nodes.remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
+from .nodes.survey import home_path, ssh_config, survey
+from .queue.job_queue import Queue
+from .queue.queue_desk import QueueDesk
+from .queue.waiting_job import WaitingJob, remove_dead, wait_again, waiting_rows
+from .types import job_rows, orders, records
+from .types.file_messages import DataOffer, FolderOffer, Request
+from .types.queue_messages import JobsRequest
+from .wire import protocol
+from .wire.channel import BEAT_SECONDS, Channel, SupervisorChannel
+from .wire.link import WORK_SECONDS, ConnectionLost, wrong_answer
 
 SIGNAL_SECONDS = 1.0  # between two checks for a signal while the other nodes stage
 SURVEY_BYTES = 1 << 20  # of one node's facts: an honest one sends some KiB

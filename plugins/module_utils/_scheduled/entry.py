@@ -22,13 +22,13 @@ import time
 import zipfile
 from typing import Mapping, NamedTuple, Protocol, cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS, ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir, open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import LISTING, TREE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, NodeOrder, Order
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Ending, FromGuard
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir, open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import LISTING, TREE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import JobOrder, NodeOrder, Order
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import BEAT_SECONDS, ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Ending, FromGuard
 
 from .framed_log import PART_CHARACTERS, FromNode, lines_of
 from .network import network_of, wait_for_name, with_nic

@@ -17,8 +17,7 @@ import json
 import re
 from typing import Iterator, Literal, Mapping, TypedDict, Union
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames, protocol
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     BadFrame,
     Fields,
     flag,
@@ -29,6 +28,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     whole,
     words,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames, protocol
 
 MARK = "@torchfleet"
 PART_CHARACTERS = 4000  # of a frame in one line: CRI tears lines of more than 16 KiB

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.open_files import raise_files
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.open_files import raise_files
 
 from .entry import REFUSED, Entry
 from .place import NoPlace

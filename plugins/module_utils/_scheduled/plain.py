@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeReport
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeReport
 
 from .framed_log import FromNode
 

@@ -17,11 +17,11 @@ import stat
 import time
 from typing import Callable, Iterator
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import NodeJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Ending
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Ending
 
 from .entry import Entry, Lease, Peers
 from .place import NoPlace

@@ -17,16 +17,22 @@ import tempfile
 from pathlib import Path
 from typing import Iterator, Mapping, NamedTuple, Sequence, TypedDict, cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import ask, error_line, image_id
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.containers import (
+    ask,
+    error_line,
+    image_id,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.image_paths import path_id
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import (
     ENGINES,
     NAMED,
     form_of,
     is_file,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.image_paths import path_id
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launcher_programs import on_search_path
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
+    on_search_path,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import ImageFlaw
 
 IMAGES = "images"  # directory in torchfleet's home: a note for each image, and archives until they are loaded
 LOAD_SECONDS = 3600.0  # for an image of some 30 GB on a slow disk

@@ -11,7 +11,7 @@ import os
 import shutil
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
 
 from .packages import ask, run_once, text_of
 from .running_jobs import job_of_anybody, wait_for_end

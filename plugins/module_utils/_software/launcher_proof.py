@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS
 
 from .proof_error import UnprovenError
 

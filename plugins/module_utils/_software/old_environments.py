@@ -10,8 +10,11 @@ import contextlib
 import os
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.program_environment import PROGRAMS, used_by
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.program_environment import (
+    PROGRAMS,
+    used_by,
+)
 
 from .environment_files import RECEIPT, NotMadeError, locked, remove
 

@@ -11,9 +11,10 @@ import os
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import data_store, leftovers
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import jobs
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import Queue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import leftovers
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.job_queue import Queue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import data_store
 
 from . import versions
 from .environment_files import RECEIPT, locked

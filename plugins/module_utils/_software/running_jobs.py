@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import pwd
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import processes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID, JobDir, jobs
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
+    JOB_ID,
+    JobDir,
+    jobs,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 
 
 def running_job(home: str) -> str:

@@ -16,7 +16,7 @@ import pwd
 import re
 from typing import Iterator, NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import json_in, open_file
 
 from .shared import PLACE
 

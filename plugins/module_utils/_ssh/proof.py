@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Mapping, NamedTuple, TypedDict, TypeVar
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import ready
 
 from .keys import KeyFailed, read_certificate
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, slots_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan, plan_job
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.program import Program

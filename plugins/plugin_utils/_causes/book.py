@@ -25,7 +25,7 @@ from typing import NamedTuple, TypedDict
 
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import RankError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml has it, in a tenth of the time
 PLACE = Path(__file__).parent / "entries"

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.earlier_attempts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.earlier_attempts import (
     ATTEMPTS,
     RESULT,
     numbers_in,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Metric, Result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Metric, Result
 
 REPORTED = "checkpoint_seconds"  # the name by which a program tells it
 ASSUMED_SECONDS = 86400.0  # between two failures, until there are enough records

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.output_lines import shorten
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode, RankError
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result, ResultRank
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.output_lines import shorten
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import known
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import NoteCode, RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result, ResultRank
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
 
 from .book import Entry, book
 from .checkpoint_interval import Interval, interval_of

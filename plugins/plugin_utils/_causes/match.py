@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import RankError
 
 from .book import Entry
 

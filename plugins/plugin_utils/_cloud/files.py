@@ -15,7 +15,10 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import directory as lab
 from ansible_collections.torchfleet.cluster.plugins.module_utils._lab import inventory as lab_inventory
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_locks import try_lock, wait_for_lock
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.file_locks import (
+    try_lock,
+    wait_for_lock,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .answers import Instance

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from types import FrameType, TracebackType
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import (
     PLAYBOOK_KILLED,
     TERMINAL_CLOSED,
     Reason,

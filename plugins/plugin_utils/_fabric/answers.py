@@ -15,7 +15,7 @@ from typing import cast
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe import FASTEST
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_types import Agent
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.unreached import UnreachedCode
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     BadFrame,
     address,
     flag,
@@ -28,8 +28,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     whole,
     words,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import NIC
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import FabricSeat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import FabricSeat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.node_form import NIC
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DEVICE,
     DIGEST,

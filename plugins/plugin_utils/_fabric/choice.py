@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric, FabricSeat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Fabric, FabricSeat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .constraints import Constraints, constraints_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import (
     Fabric,
     FabricSeat,
     RejectedNic,

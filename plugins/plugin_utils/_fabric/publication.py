@@ -11,8 +11,8 @@ import json
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric, FabricSeat
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Port as Rail
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Fabric, FabricSeat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Port as Rail
 
 from .choice import Choice, daemons_of
 from .constraints import Constraints

@@ -18,8 +18,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_t
     RailStep,
     RailTest,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Port as Rail
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Fabric
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Port as Rail
 
 from .fabric_types import RailMeasured
 from .link_matrix import rounds

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .networks import Gid, Ip, NodeNet, Port, netdevs_of, some

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import RejectedNic
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import RejectedNic
 
 from .fabric_types import RejectedAddress
 from .networks import Address, Nic, NodeNet, some

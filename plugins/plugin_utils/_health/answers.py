@@ -11,7 +11,15 @@ from collections.abc import Collection, Mapping
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts import prerequisites
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import (
+    BUILDS,
+    MODULES,
+    USABLE,
+    VENDORS,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     Check,
     flag,
     like,
@@ -22,15 +30,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     whole,
     words,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import (
-    BUILDS,
-    MODULES,
-    USABLE,
-    VENDORS,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.limits_file import LIMITED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.answers import FABRIC, FIREWALL, NETWORKS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Fabric
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import NetworkFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
 

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.gpus import Accelerators
 from ansible_collections.torchfleet.cluster.plugins.module_utils._facts.nvlink import NvlinkFabric
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import FirewallFacts, NetworkFacts
 
 # "from" is no name of Python

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import USABLE, VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import USABLE, VENDORS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS, can, vendors
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.survey import PORTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import PORTS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.interpreter import number
 
 from .findings import Finding

@@ -321,7 +321,7 @@ MACHINE: Mapping[str, Rule] = {
         "error",
         "almost no port is free",
         "each job listens on a port of this range",
-        "plugins/module_utils/_runtime/survey.py, PORTS",
+        "plugins/module_utils/_runtime/nodes/survey.py, PORTS",
         "see which programs listen: ss -tlnp",
     ),
     "TF-PORT-RANGE": Rule(

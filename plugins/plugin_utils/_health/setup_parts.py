@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import MPIS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.backends import BACKENDS
 
 # The variable of setup.yml that lists each kind of part -> the parts that there are.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Fabric
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Fabric
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import rails_in_use
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 

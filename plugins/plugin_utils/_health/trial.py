@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.probe_t
     LinkStep,
     Step,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, TRIED
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS, TRIED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric import link_matrix, rail_matrix
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.fabric_types import Published
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.networks import NodeNet

@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import (
     AUTO,
     CHOICES,
     ENGINES,
     fitting,
     is_owned,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import WantedContainer
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import WantedContainer
 
 from .errors import InputError
 from .values import parse_choice, parse_words

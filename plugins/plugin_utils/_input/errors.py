@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
 
 
 class InputError(ValueError):

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar, cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     DEPTH,
     BadFrame,
     like,
@@ -27,7 +27,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     whole,
     words,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import NIC
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.node_form import NIC
 
 from .errors import InputError
 

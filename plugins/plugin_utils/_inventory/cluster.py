@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Seat
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Seat
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import NO_CONTAINER, ContainerSetting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 

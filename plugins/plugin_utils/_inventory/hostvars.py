@@ -15,7 +15,7 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
     PARTS,
     ContainerSetting,

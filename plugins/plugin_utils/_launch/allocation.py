@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, slots_of
 

@@ -19,16 +19,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.busy_program import of_ranks
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.doing import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.busy_program import of_ranks
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.doing import (
     WAITS,
     Doings,
     classify,
     where,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import Evidence
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict, judge, plural, spans
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import SeenJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import (
+    Verdict,
+    judge,
+    plural,
+    spans,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import Evidence
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import SeenJob
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .run_directory import DIAGNOSIS, write_private

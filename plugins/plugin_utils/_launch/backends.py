@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, MPIS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS, MPIS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 Workers = Mapping[str, NodeFacts]

@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
     FOLDER,
     Border,
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifacts import (
     LINK,
     NAME,
     NO_DIGEST,
@@ -31,9 +32,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifa
     TOO_WIDE,
     UNREADABLE,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import File, NodeArtifacts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Artifact
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.file_messages import File, NodeArtifacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Artifact
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .request import COLLECT_FILES

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names

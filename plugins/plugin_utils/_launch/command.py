@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
     AGENT_PROGRAM,
     RANK_PROGRAM,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.hostfile import hostfile_lines
 

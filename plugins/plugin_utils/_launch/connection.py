@@ -16,14 +16,15 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import bootstrap, frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.link import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import (
     ERROR_SECONDS,
     WORK_SECONDS,
     ConnectionLost,
     RemoteProcess,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import FromHead, ToHead
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import FromHead, ToHead
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, signals_later
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node

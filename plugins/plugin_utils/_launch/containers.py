@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import orders
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.user_namespaces import TURNED_ON
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_words import (
     MEASURED,
     Box,
     Mount,
@@ -19,7 +19,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
     is_below,
     words_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import (
     DIRECTORY,
     ENGINES,
     form_of,
@@ -27,10 +27,13 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
     own_mounts,
     without_doubles,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import LAUNCHERS, STARTED_BY_SLURMD
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.user_namespaces import TURNED_ON
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import (
+    LAUNCHERS,
+    STARTED_BY_SLURMD,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import orders
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
     ContainerSetting,
     parse_container,

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import (
     MOST_FILES,
     PIECE,
     Manifest,
     Row,
     pieces_in,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_store import DIGEST, write_all
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import MOST_PIECES
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import parts_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.file_store import DIGEST, write_all
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import parts_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import MOST_PIECES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .progress import Progress, Say, silent

@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_manifest import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import (
     Manifest,
     Piece,
     name_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.data_store import root_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_store import root_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DEFAULT, LAUNCHERS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import DEFAULT, LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import (
     fabric_environment,
     rails_in_use,
@@ -26,7 +26,7 @@ from .data_set import REASON, VARIABLE, DataSet
 from .program_environment import activation
 from .secrets import HIDDEN
 
-# The names of _runtime/rank_variables.py, but for those of the rendezvous, in the least words.
+# The names of _runtime/ranks/rank_variables.py, but for those of the rendezvous, in the least words.
 PLACE = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE OMPI_COMM_WORLD_{RANK,LOCAL_RANK,SIZE,LOCAL_SIZE} "
     "{GROUP,NODE,ROLE}_RANK {GROUP,ROLE}_WORLD_SIZE ROLE_NAME TORCHELASTIC_{RUN_ID,RESTART_COUNT,MAX_RESTARTS}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import DAEMONS, LAUNCHERS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import DAEMONS, LAUNCHERS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .command import LaunchCommand, Option, words_of

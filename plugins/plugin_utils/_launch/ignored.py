@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_rows import Ahead, JobRow
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue_messages import Queued, Restarted
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.job_rows import Ahead, JobRow
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.queue_messages import Queued, Restarted
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .view import ETA_MOST, describe, fraction, rendered

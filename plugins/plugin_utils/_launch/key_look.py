@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.keyboard import Keyboard
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

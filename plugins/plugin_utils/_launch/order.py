@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import (
     AGENT_PROGRAM,
     RANK_PROGRAM,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import (
     JobOrder,
     JobRoute,
     NodeOrder,

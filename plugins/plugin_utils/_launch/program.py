@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import TREE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import TREE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 
 from .program_environment import ranks_python
 from .request import Request

@@ -11,17 +11,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.artifacts import PATTERNS_MOST, pattern_parts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifacts import (
+    PATTERNS_MOST,
+    pattern_parts,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import (
     DEFAULT,
     LAUNCHERS,
     STARTED_BY_SLURMD,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import PARTS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (

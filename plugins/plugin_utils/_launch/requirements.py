@@ -9,14 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.launchers import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import (
     DEFAULT,
     LAUNCHERS,
     MPIS,
     STARTED_BY_SLURMD,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, NodeFacts, RunningJob
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.slurm_programs import SlurmPrograms
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import (
+    AnyFacts,
+    NodeFacts,
+    RunningJob,
+    SlurmPrograms,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.publication import fabric_environment
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._fabric.rejections import WITHOUT_FLAW
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

@@ -10,8 +10,11 @@ import functools
 import hashlib
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import ENTRY, pack
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine_words import RC_SCRIPT, RC_SOURCE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bootstrap import ENTRY, pack
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_words import (
+    RC_SCRIPT,
+    RC_SOURCE,
+)
 
 PACKAGE = "_runtime"
 SOURCES = Path(__file__).parents[2] / "module_utils" / PACKAGE
@@ -33,9 +36,9 @@ main()
 @functools.cache
 def sources() -> dict[str, bytes]:
     """Return the files of the runtime by name."""
-    files = {f"{PACKAGE}/{source.name}": source.read_bytes() for source in SOURCES.glob("*.py")}
+    files = {f"{PACKAGE}/{source.relative_to(SOURCES)}": source.read_bytes() for source in SOURCES.rglob("*.py")}
     files[RC_SCRIPT] = RC_SOURCE
-    files.update({f"hook/{name}": (SOURCES / source).read_bytes() for source, name in HOOKS.items()})
+    files.update({f"hook/{name}": (SOURCES / "notes" / source).read_bytes() for source, name in HOOKS.items()})
     return {name: files[name] for name in sorted(files)} | {ENTRY: ENTRY_SOURCE.encode()}
 
 

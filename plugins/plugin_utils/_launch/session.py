@@ -14,11 +14,14 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import frames
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import Fetch, File
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_rows import JobRow, WaitingRun
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, RunOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.file_messages import Fetch, File
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.job_rows import JobRow, WaitingRun
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import JobOrder, RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import AnyFacts, Result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import Rule
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import (
     FromHead,
     Refused,
     Run,
@@ -27,12 +30,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protoc
     SurveyRequest,
     SurveyRoute,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import (
     end as end_message,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts, Result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped, StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node

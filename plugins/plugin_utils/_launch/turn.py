@@ -10,10 +10,10 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_queue import busy_on_nodes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue_messages import EnterQueue
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue.job_queue import busy_on_nodes
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.queue_messages import EnterQueue
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import AnyFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import BEAT_SECONDS
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 

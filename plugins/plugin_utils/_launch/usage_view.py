@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import (
     Finding,
     NodeFigures,
     Usage,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import gbit, size
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_findings import gbit, size
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 NODES_MOST = 4  # that have a line each

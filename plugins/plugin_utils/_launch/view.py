@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.queue_messages import Queued, Restarted
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import NoteCode
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.queue_messages import Queued, Restarted
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import NoteCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import (
     Leftover,
     Metric,
     Result,
     ResultPlace,
     ResultRank,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.checkpoint_interval import Interval, told
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import Cause, said
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names

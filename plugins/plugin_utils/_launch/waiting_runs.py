@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_rows import WaitingRun
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.job_rows import WaitingRun
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .run_directory import fetched_run, noted_run

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Shown
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.keyboard import Keyboard
 
 from .collect_watch import CollectWatch

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.file_messages import Listing
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_files import MOST_BYTES, MOST_FILES
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import AnyFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import MOST_BYTES, MOST_FILES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.file_messages import Listing
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import AnyFacts
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster

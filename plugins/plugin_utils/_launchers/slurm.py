@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import RANK_PROGRAM
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import RANK_PROGRAM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import (
     WRAPPER,

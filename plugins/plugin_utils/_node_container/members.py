@@ -16,7 +16,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._lab.inventory 
     inventory_text,
     known_hosts_text,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import like, listed, whole
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import like, listed, whole
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import exact, take
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import ADDRESS

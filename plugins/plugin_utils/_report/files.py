@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import refuse_constant
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import refuse_constant
 
 JSON_BYTES = 16 << 20  # of one file: a plan has some 8 KB for each node
 VALUES_MOST = 500_000  # of one file: a line of empty lists takes thirty times its length in memory

@@ -10,8 +10,8 @@ import html
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import plural, spans
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import plural, spans
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
 
 EMPTY_TAGS = ("meta", "br")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import size
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_findings import size
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 
 from .charts import Line, charts, middle, restless

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.doing import Doing, where
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import read_stacks
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.doing import Doing, where
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import read_stacks
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.autopsy import branches
 
 from .files import read_end, text_of

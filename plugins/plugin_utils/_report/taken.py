@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import known
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.fetched_files import USAGE as FILE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import USAGE, NodeUsage, Series
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_figures import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import USAGE as FILE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import known
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import USAGE, NodeUsage, Series
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import (
     FIGURES,
     HOST,
     Finding,
@@ -23,8 +23,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_
     mean,
     most,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_findings import size
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage_series import narrowed
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_findings import size
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_series import narrowed
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import finding_lines
 
 from .axis import moment

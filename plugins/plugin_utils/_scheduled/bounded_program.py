@@ -14,9 +14,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import descendants, send
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import descendants, send
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import ready
 
 BLOCK = 1 << 16
 ERROR_BYTES = 1 << 20  # of stderr that are kept; what is over is read and dropped

@@ -10,8 +10,8 @@ import json
 import os
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import pack
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bootstrap import pack
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import REFUSED
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import sources

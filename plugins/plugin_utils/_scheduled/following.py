@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.frames import RANK_FILE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, ranks_by_host
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, Reason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import End, NodeReport
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.remote_node import own_ranks_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.remote_node import own_ranks_report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import JobOrder, ranks_by_host
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason, Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import End, NodeReport
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import protocol
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import RANK_FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import launcher_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import FromNode, LogReader
 

@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import bounded_program

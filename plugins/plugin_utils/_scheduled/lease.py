@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import timestamp
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import timestamp
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.pod_lease import NAME
 
 from .kubectl import Kubectl

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import VENDORS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import NodeFacts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import VENDORS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import PYTHON
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.network import PLACE as NIC
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node

@@ -11,33 +11,33 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.blame import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import (
+    Found,
+    add_records,
+    keep_usage,
+    summarize,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.blame import (
     blame_launcher,
     blame_lost_node,
     deaths_of,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.evidence import Evidence
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import Verdict
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.last_look import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import Verdict
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.last_look import (
     looked_at_end,
     verdict_at_end,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder, ranks_by_host
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import RankError
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import Evidence
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import JobOrder, ranks_by_host
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import (
     BlamedLauncher,
     End,
     Metric,
     NodeReport,
     RankRecord,
     Result,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.result import (
-    Found,
-    add_records,
-    keep_usage,
-    summarize,
 )
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.last_look import keep_last_look
 

@@ -13,8 +13,8 @@ import os
 import time
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.protocol import Report
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Report
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import Output
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.session import Session
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import pack
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bootstrap import pack
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.plain import FORM
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.runtime_archive import digest

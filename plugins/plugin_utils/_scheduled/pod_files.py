@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.workdir import Folder
 
 from .entry_files import entry_files

@@ -18,10 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import JobOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import protocol
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import REFUSED
 
 from .following import Doubt, Following, Seat

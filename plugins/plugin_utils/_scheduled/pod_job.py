@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand

@@ -9,10 +9,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Mapping
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.rank_record import rank_state
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason, RankError
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import End, NodeReport, RankRecord
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.rank_record import rank_state
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason, RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import (
+    End,
+    NodeReport,
+    RankRecord,
+)
 
 OOM_KILLED = "OOMKilled"  # why a container ended in which the kernel killed a process for want of memory (kubelet)
 

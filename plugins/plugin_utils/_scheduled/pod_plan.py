@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import RESOURCES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import RESOURCES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import PYTHON
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.command import LaunchCommand, Option
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.plan import Job, LaunchPlan

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.gpu_vendors import RESOURCES
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.gpu_vendors import RESOURCES
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.values import (
     parse_bytes,

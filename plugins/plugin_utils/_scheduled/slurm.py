@@ -14,8 +14,8 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from . import bounded_program

@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import protocol, reasons
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.channel import BEAT_SECONDS, ready
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import printable
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import JobOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import printable
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import JobOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Reason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import protocol
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import BEAT_SECONDS, ready
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import launcher_file
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import LINE_BYTES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import BEAT, END

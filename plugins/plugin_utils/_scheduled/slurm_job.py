@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.bootstrap import HEADER, pack, parcel
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.orders import RunOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import EndReason
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bootstrap import HEADER, pack, parcel
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.entry import FIRST, PYTHON, REFUSED
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.framed_log import MARK
 from ansible_collections.torchfleet.cluster.plugins.module_utils._scheduled.slurm_entry import FORM, HOME

@@ -13,9 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import BadFrame, Form, number, whole
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in, open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profile_note import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import json_in, open_file
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.profile_note import (
     BUDGET,
     DATA,
     OWN,
@@ -24,6 +23,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.profil
     TRACE,
     VARIABLE,
     WAITING,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
+    BadFrame,
+    Form,
+    number,
+    whole,
 )
 
 

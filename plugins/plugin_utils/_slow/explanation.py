@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hang import plural, spans
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import json_in
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.records import Result
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import json_in
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import plural, spans
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import (
     RESULT,
     ExplainedResult,

@@ -22,7 +22,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.codes import Code
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import Code
 
 from .arrivals import Arrivals, Came, Kind
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JOB_ID
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     flag,
     like,
     listed,
@@ -19,7 +20,6 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms 
     plain,
     words,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.job_directory import JOB_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import versions
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_answers import (
     DIGEST,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.installed import MPI_PARTS, SHM_PART
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.installed import MPI_PARTS, SHM_PART
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 WITHOUT_HEADERS, HAS_HEADERS = "intelmpi", "mpich"  # of one ABI: what is built for one runs under both

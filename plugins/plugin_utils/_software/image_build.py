@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers import error_line
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import NAMED, form_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.containers import error_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import NAMED, form_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.images import usual
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 

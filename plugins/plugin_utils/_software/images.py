@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engines import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import (
     DIRECTORY,
     ENGINES,
     FILES,
@@ -19,9 +19,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.engine
     form_of,
     is_file,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import coded, flag, like, one_of
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_form import IMAGE_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import coded, flag, like, one_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import ImageFlaw
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.node_form import IMAGE_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.images import UNPACK
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import ContainerSetting
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import TypedDict
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.forms import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     flag,
     like,
     listed,
