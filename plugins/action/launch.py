@@ -17,16 +17,15 @@ from typing import Any
 from ansible import constants
 from ansible.utils.display import Display
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result as JobResult
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restart_rule import (
     PAUSE_SECONDS,
-    RETURN_SECONDS,
-    Ended,
     ended_of,
     goes_on,
     pause_before_next,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import RunOrder
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import Result as JobResult
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import RETURN_SECONDS, Ended
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import explained
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.action import Action
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.identity import identity, owner

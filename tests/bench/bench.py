@@ -320,8 +320,8 @@ class Bench:
 
     def arrivals(self) -> None:
         """What a read of a rank's flight recorder takes, which happens once a minute at first."""
-        notes = str(REPO / "plugins" / "module_utils" / "_runtime" / "notes")
-        words = [str(PYTHON), "-c", READ, notes, str(self.scratch)]
+        hooks = str(REPO / "plugins" / "module_utils" / "_runtime" / "hooks")
+        words = [str(PYTHON), "-c", READ, hooks, str(self.scratch)]
 
         def read() -> float:
             done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -2,8 +2,8 @@
 
 All sides take turns in one process per rank; the limit of the memory, and of TCP between nodes, is a C++ program that
 runs before them. Figures are medians of the rounds' ratios, with their lower quartiles. Then what DDP's communication
-adds to a step. With --nodes the ranks are on two lab nodes (root), with --shm only shm is measured. Nothing here passes
-or fails: people read them.
+adds to a step. With --nodes the ranks are on two lab nodes (root), with --shm only shm is measured, with --pinned each
+rank stays on a core. Nothing here passes or fails: people read them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
@@ -28,8 +29,8 @@ from torch_backends.tests import package
 
 BENCH = package.PACKAGE / "bench"
 KIB = 1 << 10
-HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13} {:>15}"
-SHM_HEADER = "{:>10} {:>10} {:>15} {:>13} {:>15}"
+HEADER = "{:>10} {:>10} {:>15} {:>15} {:>13} {:>15} {:>10}"
+SHM_HEADER = "{:>10} {:>10} {:>15} {:>13} {:>15} {:>10}"
 DDP_HEADER = "{:>10} {:>12} {:>12} {:>12} {:>12}"
 SIZES = [KIB, 8 * KIB, 64 * KIB, KIB**2, 4 * KIB**2, 16 * KIB**2, 64 * KIB**2, 256 * KIB**2]
 
@@ -75,24 +76,34 @@ def ratio(theirs: list[float], ours: list[float]) -> str:
 def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
     """Print a table of all_reduce, from what rank 0 printed."""
     print(title)
-    print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit", "DDP's, x gloo"))
+    print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit", "DDP's, x gloo", "on a core"))
     for row in map(json.loads, lines):
         own = statistics.median(row["mpi"])
         versus = [ratio(row[side], row["mpi"]) for side in ("gloo", "plain")]
-        share = f"{limit[row['bytes']] / own:.0%}"
         bucket = ratio(row["gloo"], row["bucket"])  # a tensor that the backend gave
-        print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, share, bucket), flush=True)
+        rest = [share_of(limit, row["bytes"], own), bucket, on_a_core(row)]
+        print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, *rest), flush=True)
 
 
 def show_shm(title: str, lines: list[str], limit: dict[int, float]) -> None:
     """Print backend shm under torchrun, against gloo alone, from what rank 0 printed."""
     print(title)
-    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "of the limit", "DDP's, x gloo"))
+    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "of the limit", "DDP's, x gloo", "on a core"))
     for row in map(json.loads, lines):
         own = statistics.median(row["shm"])
         own_ratio, bucket = (ratio(row["gloo"], row[side]) for side in ("shm", "bucket"))
-        share = f"{limit[row['bytes']] / own:.0%}"
-        print(SHM_HEADER.format(row["bytes"], f"{own * 1e6:.1f}", own_ratio, share, bucket), flush=True)
+        rest = [share_of(limit, row["bytes"], own), bucket, on_a_core(row)]
+        print(SHM_HEADER.format(row["bytes"], f"{own * 1e6:.1f}", own_ratio, *rest), flush=True)
+
+
+def share_of(limit: dict[int, float], size: int, seconds: float) -> str:
+    """Return how near to the limit an operation is; it is known of float32 alone."""
+    return f"{limit[size] / seconds:.0%}" if limit else ""
+
+
+def on_a_core(row: dict[str, Any]) -> str:
+    """Return how often two threads of ranks were on one core while another had none, if anybody looked."""
+    return "" if row["shared"] is None else f"{row['shared']:.1%}"
 
 
 def show_ddp(title: str, lines: list[str]) -> None:
@@ -108,18 +119,18 @@ def show_ddp(title: str, lines: list[str]) -> None:
 def here(given: argparse.Namespace) -> None:
     """Measure on this machine."""
     limit_of = {ranks: limits(ranks, given.rounds, given.bytes) for ranks in given.ranks}
-    for ranks, limit in limit_of.items():
-        title = f"shm, torchrun, {ranks} ranks"
-        show_shm(title, printed("torchrun", ranks, BENCH / "ranks.py", *given.bytes, given.rounds), limit)
-        show_ddp(title, printed("torchrun", ranks, BENCH / "ddp.py", *given.megabytes, given.rounds))
-    if given.shm:
-        return
+    cores = "pinned" if given.pinned else "free"
     print(f"the package, built for {' and '.join(package.BUILT_FOR)}: {build():.0f} s")
-    for ranks, limit in limit_of.items():
-        for mpi in given.mpi:
-            title = f"{mpi}, {ranks} ranks"
-            show(title, printed(mpi, ranks, BENCH / "ranks.py", *given.bytes, given.rounds), limit)
-            show_ddp(title, printed(mpi, ranks, BENCH / "ddp.py", *given.megabytes, given.rounds))
+    for ranks in given.ranks:
+        for launcher in ["torchrun"] if given.shm else ["torchrun", *given.mpi]:
+            title = f"{'shm, ' if launcher == 'torchrun' else ''}{launcher}, {ranks} ranks"
+            for kind in given.types:
+                argv = [BENCH / "ranks.py", kind, cores, *given.bytes, given.rounds]
+                lines = printed(launcher, ranks, *argv)
+                limit = limit_of[ranks] if (kind, cores) == ("float32", "free") else {}
+                (show_shm if launcher == "torchrun" else show)(f"{title}, {kind}, {cores}", lines, limit)
+            if given.megabytes:
+                show_ddp(title, printed(launcher, ranks, BENCH / "ddp.py", *given.megabytes, given.rounds))
 
 
 def printed(mpi: str, ranks: int, *argv: object) -> list[str]:
@@ -144,13 +155,14 @@ def on_nodes(given: argparse.Namespace) -> None:
             print(f"the package, built before: {(first - second) / 2:.1f} s for each node, {first:.1f} s with Ansible")
             for ranks in given.ranks:
                 limit = limits_of_nodes(cluster.lab, ranks, given.rounds, given.bytes)
-                lines = trained(cluster, "torchrun", "shm", ranks, "ranks.py", *given.bytes, given.rounds)
+                words = ["float32", "free", *given.bytes, given.rounds]
+                lines = trained(cluster, "torchrun", "shm", ranks, "ranks.py", *words)
                 title = f"shm, torchrun, {ranks} ranks on two nodes"
                 show_shm(title, lines, limit)
                 show_ddp(title, trained(cluster, "torchrun", "shm", ranks, "ddp.py", *given.megabytes, given.rounds))
                 for mpi in given.mpi if not given.shm else []:
                     title = f"{mpi}, {ranks} ranks on two nodes"
-                    show(title, trained(cluster, mpi, "mpi", ranks, "ranks.py", *given.bytes, given.rounds), limit)
+                    show(title, trained(cluster, mpi, "mpi", ranks, "ranks.py", *words), limit)
                     show_ddp(title, trained(cluster, mpi, "mpi", ranks, "ddp.py", *given.megabytes, given.rounds))
         finally:
             cluster.lab.down()
@@ -190,7 +202,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--bytes", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--megabytes", type=float, nargs="+", default=[1, 10, 80])
+    parser.add_argument("--types", nargs="+", default=["float32"])
+    parser.add_argument("--pinned", action="store_true", help="each rank stays on a core")
+    parser.add_argument("--megabytes", type=float, nargs="*", default=[1, 10, 80])
     parser.add_argument("--nodes", action="store_true", help="on two lab nodes")
     parser.add_argument("--shm", action="store_true", help="backend shm alone")
     given = parser.parse_args()

@@ -13,13 +13,10 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import artifact_border
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import artifacts as artifacts_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
-    Border,
-    Limits,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer import artifact_border
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer import artifacts as artifacts_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Border, Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifacts import (
     Search,
     pattern_parts,
     patterns_of,

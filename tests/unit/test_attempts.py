@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restarting import (
-    Restarts,
-    node_of_attempt,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import (
-    Ended,
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restart_rule import (
     ended_of,
     goes_on,
     kept_out,
     pause_before_next,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restarting import (
+    Restarts,
+    node_of_attempt,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import Ended
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.attempts import (
     ONLY,

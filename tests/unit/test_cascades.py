@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.first_failure import is_consequence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import Found, summarize
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.blame import is_consequence
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import remote_node
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import EndReason
 from tests.unit.test_result import order_of

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks import blame
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head import first_failure
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import explanation as causes
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes import match as match_module
@@ -111,7 +111,7 @@ def test_the_page_is_what_the_entries_say() -> None:
 def test_the_head_knows_the_same_consequences() -> None:
     """It blames another rank than the one that only lost a peer."""
     follows = {part for entry in book() if entry.follows for sign in entry.signs for part in sign}
-    assert [text for text in blame.CONSEQUENCES if not any(text in part for part in follows)] == []
+    assert [text for text in first_failure.CONSEQUENCES if not any(text in part for part in follows)] == []
 
 
 def test_options_that_a_mend_names_exist() -> None:

@@ -18,7 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.
     NoteCode,
     RankError,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import FindingCode
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.run_usage import FindingCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.frames import (
     FROM_FOLLOWER,
     FROM_NODE,

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
-    Limits,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost, RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

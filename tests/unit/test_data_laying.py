@@ -18,12 +18,7 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import free_bytes
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import (
-    data_laying,
-    data_manifest,
-    data_store,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_laying import Laying
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import data_manifest, data_store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import (
     Manifest,
     Row,
@@ -33,6 +28,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores
     ranges_of,
     read_manifest,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer import data_laying
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.data_laying import Laying
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import removal
 
 NOBODY = 65534

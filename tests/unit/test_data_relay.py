@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime import supervisor
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import data_relay
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.data_relay import send_list
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import data_store
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer import data_relay
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.data_relay import send_list
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import Route
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import earlier_attempts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import node_job
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import earlier_attempts
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.fetched_files import (
     files_of,
     may_be_fetched,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job import node_job
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_job.node_job import NodeJob
 from tests.unit.supervisors import PACKAGE, order_of_one, supervisor
 
 

@@ -19,14 +19,6 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
-    Limits,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import (
-    files_of,
-    may_be_fetched,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.file_desk import FileDesk
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.remote_node import (
     Clock,
     RemoteNode,
@@ -35,6 +27,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import OwnRows
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.supervisor import Supervisor
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.fetched_files import (
+    files_of,
+    may_be_fetched,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.file_desk import FileDesk
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import forms
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames as frames_module
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import node_form, record_forms

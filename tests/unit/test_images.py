@@ -25,8 +25,8 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.node_j
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import survey
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import leftovers
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.processes import read
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import engine_words, engines
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_words import Box, Mount
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import engine_commands, engines
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_commands import Box, Mount
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engines import ENGINES
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import reasons
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import (
@@ -128,7 +128,7 @@ CHARLIECLOUD = "ch-run --unset-env PYTHON* --unset-env LD_* --home --bind /data:
 )
 def test_the_words_of_an_engine_each_with_its_reason(engine: str, box: Box, line: str) -> None:
     parts = ENGINES[engine].parts(box)
-    assert engine_words.words_of(parts) == line.split(" ")
+    assert engine_commands.words_of(parts) == line.split(" ")
     assert all(part.reason and part.source in ("default", "measured", "user") for part in parts)
 
 
@@ -143,7 +143,7 @@ def test_the_words_of_an_engine_each_with_its_reason(engine: str, box: Box, line
     ],
 )
 def test_podman_gets_the_devices_that_the_node_has(devices: list[str], line: str) -> None:
-    assert engine_words.words_of(engine_words.podman_devices(devices)) == line.split()
+    assert engine_commands.words_of(engine_commands.podman_devices(devices)) == line.split()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_podman_gets_the_devices_that_the_node_has(devices: list[str], line: str
     ],
 )
 def test_docker_gets_the_devices_that_the_node_has(devices: list[str], line: str) -> None:
-    assert engine_words.words_of(engine_words.docker_devices(devices)) == line.split()
+    assert engine_commands.words_of(engine_commands.docker_devices(devices)) == line.split()
 
 
 @pytest.mark.parametrize(
@@ -529,7 +529,7 @@ def test_an_engine_without_a_program_that_it_needs_says_which(tmp_path: Path, mo
 
 def test_enroot_starts_the_words_as_they_are() -> None:
     """Its shell reads the script, which is laid on a node with our code."""
-    script = sources()[engine_words.RC_SCRIPT].decode()
+    script = sources()[engine_commands.RC_SCRIPT].decode()
     words = ["printf", "%s.", "a b", "$HOME", ""]
     said = subprocess.run(["sh", "/dev/stdin", *words], input=script, capture_output=True, text=True, check=True)
     assert said.stdout == "a b.$HOME.."
@@ -544,9 +544,8 @@ def test_the_code_of_an_order_lies_beside_our_first_program() -> None:
     head = Node("n1", "192.0.2.1", slots=2, container=ContainerSetting("/i/train.sqsh"))
     before = planned(Cluster(head, (head,)), facts, Program("/w/a.py", (), shipped=True), {}).nodes[0].container.before
     at = before.index("--rc")
-    assert before[at + 1] == f"{HOME}/lib/d/{engine_words.RC_SCRIPT}" and before[before.index("inside") - 1].startswith(
-        f"{HOME}/lib/d/"
-    )
+    assert before[at + 1] == f"{HOME}/lib/d/{engine_commands.RC_SCRIPT}"
+    assert before[before.index("inside") - 1].startswith(f"{HOME}/lib/d/")
 
 
 def test_an_image_without_a_shell_is_a_code(stand_in: Path) -> None:
@@ -669,7 +668,7 @@ def test_directories_with_other_packages_are_other_images(tmp_path: Path) -> Non
 def test_limits_are_those_that_podman_may_give() -> None:
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     found = containers.limits()
-    assert set(found) == set(engine_words.LIMITS)
+    assert set(found) == set(engine_commands.LIMITS)
     assert all(0 < value <= most for value in found["nproc"])
 
 
@@ -739,7 +738,7 @@ def test_what_escaped_in_a_container_is_found_below_its_monitor(tmp_path: Path) 
     """The monitor has no mark, nor has what is below it: the file with its pid names both. Others may run jobs."""
     job = JobDir(str(tmp_path / "jobs/over"))
     os.makedirs(job.path)
-    keeper = job.at(engine_words.KEEPER)
+    keeper = job.at(engine_commands.KEEPER)
     script = 'sleep 600 & echo; read line; kill "$!"'
     with subprocess.Popen(
         ["sh", "-c", script, keeper], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}
@@ -761,13 +760,13 @@ def test_an_engine_does_not_wait_for_a_container_without_its_monitor(
 ) -> None:
     monkeypatch.setattr(guard, "MONITOR_SECONDS", -1.0)
     job = JobDir(str(tmp_path))
-    Path(job.at(engine_words.KEEPER)).touch()
-    cat = ["cat", job.at(engine_words.KEEPER), "-"]
+    Path(job.at(engine_commands.KEEPER)).touch()
+    cat = ["cat", job.at(engine_commands.KEEPER), "-"]
     with subprocess.Popen(["sleep", "600"]) as engine, subprocess.Popen(cat, stdin=subprocess.PIPE) as conmon:
         box = {"engine": "podman", "name": "torchfleet-one-1", "before": []}
         watching: Any = guard.Guard(job, cast("Order", order_of_one(tmp_path, container=box)), "", -1, -1)
         watching.launcher = engine.pid
-        Path(job.at(engine_words.KEEPER)).write_text(str(conmon.pid))
+        Path(job.at(engine_commands.KEEPER)).write_text(str(conmon.pid))
         wait_until(lambda: bool(Path(f"/proc/{conmon.pid}/cmdline").read_bytes()))  # Popen returns a little before
         if gone:
             conmon.kill()

@@ -30,9 +30,9 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics
     remove,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import batch_system
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import final_metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.output_lines import Follower, last_line
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import batch_system
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import outputs, remove_tree
 from tests.unit.nodes import STAGING, nested, order_of_a_job
 

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import LAST_LOOK, files_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import write_result
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks import last_look
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import Metrics
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.fetched_files import (
+    LAST_LOOK,
+    files_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._scheduled.outcome import keep, result_of
 from tests.unit.test_frames import Head, brings
 from tests.unit.test_hang_watch import RECORDED

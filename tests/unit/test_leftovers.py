@@ -18,12 +18,9 @@ import pytest
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics import bootstrap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import leftovers
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import (
-    batch_system,
-    noted_processes,
-    processes,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import noted_processes, processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.job_processes import snapshot_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import batch_system
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage import sampler
 from ansible_collections.torchfleet.cluster.plugins.modules.reap import tell
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch import runtime_archive

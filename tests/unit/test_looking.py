@@ -17,20 +17,20 @@ from typing import Any
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks import (
-    asking,
-    busy_program,
-    last_look,
-    looking,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes import look_note
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.look_note import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks import look_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.look_note import (
     LOOK_SIGNAL,
     PIPE,
     RECORDER,
     STACKS,
     TELL_SIGNAL,
     WHOLE,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks import (
+    asking,
+    busy_program,
+    last_look,
+    looking,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.evidence import (
     ALL_EVIDENCE,

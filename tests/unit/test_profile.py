@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes import profile_note
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks import profile_note
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.request import parse_request
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import budget

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes import program_environment as on_node
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software import program_environment as on_node
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.environment_tasks import to_make
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.explain import explain

@@ -10,22 +10,22 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import FILE_BYTES, JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.first_failure import (
+    blame_launcher,
+    blame_lost_node,
+    deaths_of,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restart_rule import node_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import (
     Found,
     cancelled_by_node_note,
     summarize,
     write_result,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.blame import (
-    blame_launcher,
-    blame_lost_node,
-    deaths_of,
-)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import Verdict, VerdictCode
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.ranks.metrics import Metrics
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import ITEMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import STATES, RankError
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import node_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import record_forms
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.explanation import cause_of
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.view import headline, verdict

@@ -17,12 +17,12 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics
     FETCHED_MARK,
     JobDir,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files import shipment as shipment_module
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.shipment import Shipment, relay
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import reap
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores import file_store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.file_store import Store
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.job_files import outputs, tree_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer import shipment as shipment_module
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.shipment import Shipment, relay
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.channel import Channel
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import ConnectionLost
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.exit_note import STACKS_SIGNAL
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.exit_note import STACKS_SIGNAL
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes import processes
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.processes.ending import (
     handles,

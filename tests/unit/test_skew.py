@@ -14,11 +14,11 @@ import jsonschema
 import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks import arrivals_note
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.clocks import (
     clocks_until_now,
     note_clocks,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes import arrivals_note
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow import arrivals
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._slow.arrivals import (
     clock_of,

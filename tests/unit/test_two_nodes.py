@@ -18,9 +18,7 @@ from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics
     RANK_PROGRAM,
     JobDir,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
-    Limits,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import RemoteProcess
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Node

@@ -11,10 +11,10 @@ import pytest
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head import result
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import usage_figures
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types import run_usage
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import BUCKETS_MOST, USAGE
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import OfRank, figures_of
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_figures import OfRank, figures_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_findings import RULES, findings_of
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import record_forms
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import usage_lines
@@ -97,7 +97,7 @@ def test_nonsense_of_a_node_is_refused(lie: dict[str, Any]) -> None:
 def test_no_node_can_have_the_result_of_all_refused(ranks: list[OfRank], series: dict[str, Any]) -> None:
     """Reproduced before: its values passed at the head, and the figures made of them were refused by the controller."""
     figures = figures_of(ranks, usage_of(series=series), 10.0)
-    assert usage_figures.RUN_USAGE({"nodes": {"n1": figures}, "findings": []})["nodes"]["n1"] == figures
+    assert run_usage.RUN_USAGE({"nodes": {"n1": figures}, "findings": []})["nodes"]["n1"] == figures
 
 
 def test_a_large_cluster_has_a_usage_that_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_the_figures_of_a_node() -> None:
     short = figures_of(ranks, None, 0.2)
     assert short is not None and short["memory_peak"] == 2 * GIB and short["samples"] == 0
     assert figures_of([], None, 1.0) is None
-    assert usage_figures.RUN_USAGE({"nodes": {"n1": found}, "findings": []})["nodes"]["n1"] == found
+    assert run_usage.RUN_USAGE({"nodes": {"n1": found}, "findings": []})["nodes"]["n1"] == found
 
 
 def test_an_rdma_port_is_named_if_it_carries_more() -> None:
@@ -167,7 +167,7 @@ def test_idle_gpus_of_a_job_that_uses_none_are_no_finding() -> None:
 def test_every_code_is_documented() -> None:
     schema = json.loads(SCHEMA.read_text())["properties"]["usage"]["properties"]["findings"]["items"]
     documented = (SCHEMA.parent / "report.md").read_text()
-    assert tuple(RULES) == tuple(usage_figures.FindingCode) == tuple(schema["properties"]["code"]["enum"])
+    assert tuple(RULES) == tuple(run_usage.FindingCode) == tuple(schema["properties"]["code"]["enum"])
     assert [code for code in RULES if f"`{code}`" not in documented] == []
 
 

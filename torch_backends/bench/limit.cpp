@@ -25,7 +25,7 @@ struct Memory {
 
   Flag& mark(int kind, int rank) const { return marks[(kind * ranks + rank) * 8]; }
   float* slot(uint64_t chunk, int from, int part) const {
-    return slots + (((chunk & 1) * ranks + from) * (ranks + 1) + part) * (kChunk / ranks);
+    return slots + (((chunk & 1) * ranks + from) * ranks + part) * ((kChunk + ranks - 1) / ranks);
   }
   void wait(int kind, int rank, uint64_t value) const {
     for (int i = 0; mark(kind, rank).load(std::memory_order_acquire) < value; ++i) {
@@ -48,25 +48,28 @@ void all_reduce(const Memory& memory, int me, float* data, int64_t count, uint64
       }
     }
     memory.mark(0, me).store(done + 1, std::memory_order_release);
-    float* mine = data + first + begin(me);
-    float* result = memory.slot(done, me, n);
-    for (int from = 0; from < n; ++from) {
-      if (from != me) {
-        memory.wait(0, from, done + 1);
-        const float* other = memory.slot(done, from, me);
-#pragma GCC ivdep
-        for (int64_t i = 0; i < length(me); ++i) {
+    float* __restrict mine = data + first + begin(me);
+    const int64_t own = length(me);
+    for (int step = 1; step < n; ++step) {
+      const int from = (me + step) % n;
+      memory.wait(0, from, done + 1);
+      float* __restrict other = memory.slot(done, from, me);
+      if (step < n - 1) {
+        for (int64_t i = 0; i < own; ++i) {
           mine[i] += other[i];
+        }
+      } else {  // the result goes back into the slot that was just read: it is in this core's cache
+        for (int64_t i = 0; i < own; ++i) {
+          mine[i] += other[i];
+          other[i] = mine[i];
         }
       }
     }
-    std::memcpy(result, mine, length(me) * 4);
     memory.mark(1, me).store(done + 1, std::memory_order_release);
-    for (int from = 0; from < n; ++from) {
-      if (from != me) {
-        memory.wait(1, from, done + 1);
-        std::memcpy(data + first + begin(from), memory.slot(done, from, n), length(from) * 4);
-      }
+    for (int step = 1; step < n; ++step) {
+      const int from = (me + step) % n;
+      memory.wait(1, from, done + 1);
+      std::memcpy(data + first + begin(from), memory.slot(done, (from + n - 1) % n, from), length(from) * 4);
     }
   }
 }
@@ -74,7 +77,7 @@ void all_reduce(const Memory& memory, int me, float* data, int64_t count, uint64
 
 int main(int count, char** words) {
   const int ranks = std::atoi(words[1]), rounds = std::atoi(words[2]);
-  const size_t bytes = 1 << 20 | 2 * ranks * (ranks + 1) * (kChunk / ranks) * 4;
+  const size_t bytes = size_t{2} * ranks * ranks * ((kChunk + ranks - 1) / ranks) * 4;
   char* shared = static_cast<char*>(
       mmap(nullptr, bytes + (1 << 20), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
   const Memory memory{reinterpret_cast<Flag*>(shared), reinterpret_cast<float*>(shared + (1 << 20)), ranks};

@@ -3,15 +3,18 @@
 Our backend is mpi, or shm if no MPI started the ranks. It does it twice: with a tensor of the program's own, and with
 one that it gave, as DDP's buckets are.
 
-Arguments: the sizes in bytes, then the rounds. Rank 0 prints JSON by size: each side's seconds in every round.
+Arguments: the type, whether each rank stays on a core ("pinned"; "free"), the sizes in bytes, the rounds. Rank 0 prints
+JSON by size: each side's seconds in every round, and how often two threads shared a core while another was free.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,6 +22,7 @@ import torch.distributed as dist
 RANK, SIZE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"), ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
 OURS = ("TORCHFLEET_MPI_SHARED", "TORCHFLEET_MPI_RING")  # what "0" leaves to MPI
 SECONDS = 0.05  # of each side in each round, at least one operation
+SAMPLED = 0.5  # seconds in which the cores are looked at
 
 
 def given(names: tuple[str, ...]) -> int:
@@ -38,13 +42,13 @@ def once(tensor: torch.Tensor, group: dist.ProcessGroup, times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-def given_by(group: dist.ProcessGroup, count: int) -> torch.Tensor:
+def given_by(group: dist.ProcessGroup, count: int, kind: torch.dtype) -> torch.Tensor:
     """Return a tensor of zeros in memory that the ranks share, if they can."""
     cpu = torch.device("cpu")
     backend = group._get_backend(cpu)
     if not backend.supports_tensor_alloc(cpu):
-        return torch.zeros(count)
-    return backend.allocate_tensor(count, dtype=torch.float32, device=cpu).zero_()
+        return torch.zeros(count, dtype=kind)
+    return backend.allocate_tensor(count, dtype=kind, device=cpu).zero_()
 
 
 def agreed(times: int, group: dist.ProcessGroup) -> int:
@@ -67,13 +71,60 @@ def sides() -> dict[str, dist.ProcessGroup]:
     return {**groups, "bucket": groups["mpi"]}
 
 
+def stay_on_a_core() -> None:
+    """Keep this process, and the threads that it will start, on one core."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[given(RANK) % len(cores)]})
+
+
+class Cores:
+    """A process beside rank 0 that samples where the ranks' threads run. Not between nodes: they have other cores."""
+
+    def __init__(self) -> None:
+        """Start it, on all ranks at the same time."""
+        told: list[tuple[str, int]] = [("", 0)] * dist.get_world_size()
+        dist.all_gather_object(told, (Path("/etc/machine-id").read_text() + os.uname().nodename, os.getpid()))
+        self.here = len({node for node, _pid in told}) == 1
+        self.sampler: subprocess.Popen[str] | None = None
+        if self.here and dist.get_rank() == 0:
+            argv = [sys.executable, str(Path(__file__).with_name("cores.py")), *(str(pid) for _node, pid in told)]
+            self.sampler = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def shared(self, tensor: torch.Tensor, group: dist.ProcessGroup, seconds: float) -> float | None:
+        """Return how often two threads shared a core while another was free, of 1. None: nobody looked.
+
+        `seconds`: of one operation.
+        """
+        if not self.here:
+            return None
+        if self.sampler and self.sampler.stdin:
+            self.sampler.stdin.write(f"{SAMPLED}\n")
+            self.sampler.stdin.flush()
+        once(tensor, group, agreed(int(1.2 * SAMPLED / seconds), dist.group.WORLD))
+        if not self.sampler or not self.sampler.stdout:
+            return None
+        found = json.loads(self.sampler.stdout.readline())
+        return float(found["shared"] / max(1, found["samples"]))
+
+    def end(self) -> None:
+        """End the sampler."""
+        if self.sampler:
+            self.sampler.kill()
+            self.sampler.wait()
+
+
 def main() -> None:
     """Measure."""
-    sizes, rounds = [int(word) for word in sys.argv[1:-1]], int(sys.argv[-1])
+    kind, pinned = getattr(torch, sys.argv[1]), sys.argv[2] == "pinned"
+    sizes, rounds = [int(word) for word in sys.argv[3:-1]], int(sys.argv[-1])
+    if pinned:
+        stay_on_a_core()
     dist.init_process_group("gloo", rank=given(RANK), world_size=given(SIZE))
-    groups = sides()
+    groups, cores = sides(), Cores()
     for size in sizes:
-        tensors = dict.fromkeys(groups, torch.zeros(size // 4)) | {"bucket": given_by(groups["bucket"], size // 4)}
+        count = size // kind.itemsize
+        tensors = dict.fromkeys(groups, torch.zeros(count, dtype=kind))
+        tensors["bucket"] = given_by(groups["bucket"], count, kind)
         told: dict[str, list[float]] = {name: [] for name in groups}
         times = {}
         for name, group in groups.items():
@@ -82,8 +133,10 @@ def main() -> None:
         for _round in range(rounds):
             for name, group in groups.items():
                 told[name].append(once(tensors[name], group, times[name]))
+        shared = cores.shared(tensors["bucket"], groups["bucket"], sorted(told["bucket"])[rounds // 2])
         if dist.get_rank() == 0:
-            print(json.dumps({"bytes": size, **told}), flush=True)
+            print(json.dumps({"bytes": size, "shared": shared, **told}), flush=True)
+    cores.end()
     dist.destroy_process_group()
 
 

@@ -10,8 +10,6 @@ import contextlib
 import os
 
 from .basics.job_directory import JobDir, jobs
-from .files.fetched_files import age, mark_fetched, state_in
-from .files.file_desk import Head
 from .head.result import write_result
 from .node_job.node_job import node_report
 from .nodes.remote_node import ANSWER_SECONDS, in_head_time, in_parallel, own_ranks_report
@@ -19,6 +17,8 @@ from .nodes.survey import home_path
 from .queue.job_queue import Queue
 from .queue.waiting_job import remove_dead
 from .ranks.metrics import final_metrics
+from .transfer.fetched_files import age, mark_fetched, state_in
+from .transfer.file_desk import Head
 from .types import job_rows, orders, records
 from .types.reasons import SUPERVISOR_DIED, FinalState
 from .wire import protocol

@@ -12,11 +12,11 @@ import time
 from typing import cast
 
 from .basics.job_directory import JobDir
-from .files.fetched_files import age, state_in
 from .head.audience import SEND_SECONDS, SOCKET
 from .nodes.leftovers import PRIVATE
 from .queue.job_queue import Entry, Queue, owner_of
 from .ranks.metrics import first_report, last_values
+from .transfer.fetched_files import age, state_in
 from .types.job_rows import JobRow
 from .types.reasons import AnyState
 from .types.records import Result

@@ -23,9 +23,6 @@ from typing import Iterator
 from .basics.job_directory import JobDir, jobs
 from .basics.open_files import raise_files
 from .detached import Detachment
-from .files.data_relay import SILENT_SECONDS, Relay
-from .files.file_desk import FileDesk
-from .files.shipment import Shipment, relay
 from .finished_jobs import FinishedJobs
 from .following import follow, row_of
 from .head.audience import Audience
@@ -40,6 +37,9 @@ from .nodes.survey import home_path, ssh_config, survey
 from .queue.job_queue import Queue
 from .queue.queue_desk import QueueDesk
 from .queue.waiting_job import WaitingJob, remove_dead, wait_again, waiting_rows
+from .transfer.data_relay import SILENT_SECONDS, Relay
+from .transfer.file_desk import FileDesk
+from .transfer.shipment import Shipment, relay
 from .types import job_rows, orders, records
 from .types.file_messages import DataOffer, FolderOffer, Request
 from .types.queue_messages import JobsRequest

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import jobs
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.program_environment import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.program_environment import (
     PROGRAMS,
     used_by,
 )

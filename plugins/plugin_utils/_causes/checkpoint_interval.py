@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.earlier_attempts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.earlier_attempts import (
     ATTEMPTS,
     RESULT,
     numbers_in,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import field, json_in
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restart_rule import kept_out
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import Ended, kept_out
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import Ended
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import StopWatch
 
 from .connection import ASK_SECONDS

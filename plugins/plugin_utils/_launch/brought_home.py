@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import (
     FOLDER,
     Border,
     Limits,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifacts import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifacts import (
     LINK,
     NAME,
     NO_DIGEST,

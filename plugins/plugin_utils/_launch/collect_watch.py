@@ -16,9 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
-    Limits,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Limits
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import Shown
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._controller.interrupt import Stopped
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError

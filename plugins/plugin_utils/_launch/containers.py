@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.user_namespaces import TURNED_ON
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_words import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_commands import (
     MEASURED,
     Box,
     Mount,

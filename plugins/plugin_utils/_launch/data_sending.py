@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.data_relay import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import numbers_in
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.data_relay import (
     LAY_TIMES,
     SILENT_SECONDS,
     send_list,
 )
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.stores.data_manifest import numbers_in
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.file_messages import DataOffer
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.orders import Route
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.link import WORK_SECONDS

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import LAST_LOOK
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import HUNG
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.fetched_files import LAST_LOOK
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire import frames
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.wire.protocol import SeenJob

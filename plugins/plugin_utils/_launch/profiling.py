@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.profile_note import VARIABLE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.profile_note import VARIABLE
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 SECONDS_MOST = 60  # a trace grows by some 4 MB in a second

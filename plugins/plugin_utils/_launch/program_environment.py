@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.program_environment import PROGRAMS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.program_environment import PROGRAMS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import NodeFacts
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment import without_password
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.kept_packages import WITH_TORCH

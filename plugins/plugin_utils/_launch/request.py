@@ -12,17 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JOB_ID
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import (
-    Limits,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifacts import (
-    PATTERNS_MOST,
-    pattern_parts,
-)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launchers import (
     DEFAULT,
     LAUNCHERS,
     STARTED_BY_SLURMD,
+)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifacts import (
+    PATTERNS_MOST,
+    pattern_parts,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import Rule
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.containers import PARTS

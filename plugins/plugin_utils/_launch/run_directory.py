@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.file_locks import try_lock_open
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import json_in, open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.artifact_border import Limits
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.artifact_border import Limits
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 
 from .requirements import LEAST_FREE_BYTES

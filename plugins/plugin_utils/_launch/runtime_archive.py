@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.bootstrap import ENTRY, pack
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_words import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.engine_commands import (
     RC_SCRIPT,
     RC_SOURCE,
 )
@@ -38,7 +38,7 @@ def sources() -> dict[str, bytes]:
     """Return the files of the runtime by name."""
     files = {f"{PACKAGE}/{source.relative_to(SOURCES)}": source.read_bytes() for source in SOURCES.rglob("*.py")}
     files[RC_SCRIPT] = RC_SOURCE
-    files.update({f"hook/{name}": (SOURCES / "notes" / source).read_bytes() for source, name in HOOKS.items()})
+    files.update({f"hook/{name}": (SOURCES / "hooks" / source).read_bytes() for source, name in HOOKS.items()})
     return {name: files[name] for name in sorted(files)} | {ENTRY: ENTRY_SOURCE.encode()}
 
 

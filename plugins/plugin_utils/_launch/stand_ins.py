@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.restart_rule import kept_out_text
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.records import AnyFacts, NodeFacts
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.restarts import kept_out_text
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors import InputError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.node_names import fold_names
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._inventory.cluster import Cluster, Node, slots_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.run_usage import (
     Finding,
     NodeFigures,
     Usage,

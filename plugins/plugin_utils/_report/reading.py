@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import SECONDS_MOST
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.profile_note import PARTS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.profile_note import PARTS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import NoteCode, RankError
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._causes.book import book

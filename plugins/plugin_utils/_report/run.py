@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import NoteCode, RankError
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.run_usage import Finding
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import NodeUsage
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import Finding
 
 Points = tuple[tuple[float, float], ...]  # seconds since the epoch by the head's clock, and value; NaN: was no number
 Series = Mapping[str, Mapping[int, Points]]  # by name and rank, in order of time

@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.files.fetched_files import USAGE as FILE
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.transfer.fetched_files import USAGE as FILE
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.codes import known
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import BadFrame
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import USAGE, NodeUsage, Series
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage_figures import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.run_usage import (
     FIGURES,
     HOST,
     Finding,
     FindingCode,
-    busiest,
-    mean,
-    most,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.usage import USAGE, NodeUsage, Series
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_figures import busiest, mean, most
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_findings import size
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.usage.usage_series import narrowed
 from ansible_collections.torchfleet.cluster.plugins.plugin_utils._launch.usage_view import finding_lines

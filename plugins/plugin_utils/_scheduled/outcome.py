@@ -12,16 +12,16 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JobDir
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.first_failure import (
+    blame_launcher,
+    blame_lost_node,
+    deaths_of,
+)
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.head.result import (
     Found,
     add_records,
     keep_usage,
     summarize,
-)
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.blame import (
-    blame_launcher,
-    blame_lost_node,
-    deaths_of,
 )
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.hang import Verdict
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.looks.last_look import (

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import json_in, open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.clocks import FILE as CLOCKS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.arrivals_note import FILE as ARRIVALS
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.arrivals_note import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.arrivals_note import FILE as ARRIVALS
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.arrivals_note import (
     FILE_BYTES,
     KINDS_MOST,
     RING_MOST,
     Run,
 )
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.clocks import FILE as CLOCKS
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.forms import (
     BadFrame,
     Form,

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import json_in, open_file
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.notes.profile_note import (
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.hooks.profile_note import (
     BUDGET,
     DATA,
     OWN,

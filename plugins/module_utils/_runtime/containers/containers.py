@@ -21,7 +21,7 @@ from ..basics.bootstrap import ENTRY, OLDEST
 from ..basics.job_directory import JOB_ID, JobDir, jobs, unique
 from ..basics.open_files import BEFORE
 from ..processes import processes
-from ..software.engine_words import DEVICES, HOME_LABEL, LIMITS, Box, Mount, words_of
+from ..software.engine_commands import DEVICES, HOME_LABEL, LIMITS, Box, Mount, words_of
 from ..software.engines import DIRECTORY, ENGINES, USED, fitting, form_of, own_mounts, without_doubles
 from ..software.launcher_programs import on_search_path
 from ..types.forms import BadFrame, Form

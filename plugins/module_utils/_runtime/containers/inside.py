@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Mapping, cast
 
 from ..basics.job_directory import JobDir, open_file
 from ..processes.processes import JOB_DIR_VARIABLE, JOB_VARIABLE, Process, read
-from ..software.engine_words import KEEPER
+from ..software.engine_commands import KEEPER
 from ..software.engines import USED
 from ..software.launchers import INHERITED, LAUNCHERS
 

@@ -13,7 +13,6 @@ import time
 from typing import Callable, ContextManager, Mapping, Protocol
 
 from ..basics.bounded_write import write_in_thread
-from ..files.shipment import Shipment
 from ..node_job.node_job import NodeJob
 from ..node_job.remote_shell import SHELL_SOCKET, localized
 from ..nodes.alone import WHOLE_JOB, NotAlone, staging_lock
@@ -21,6 +20,7 @@ from ..nodes.clocks import note_clocks
 from ..nodes.remote_node import NotStaged, RemoteNode, in_parallel, stage_on_all
 from ..nodes.survey import ssh_config
 from ..software.launchers import STARTED_BY_SLURMD
+from ..transfer.shipment import Shipment
 from ..types import reasons
 from ..types.evidence import Evidence
 from ..types.file_messages import Request

@@ -15,30 +15,19 @@ import time
 from typing import Callable, Sequence
 
 from ..basics.job_directory import remove
-from ..files.earlier_attempts import EARLIER_RESULT, LIST
 from ..node_job.node_job import private_directory
+from ..stores.earlier_attempts import EARLIER_RESULT, LIST
 from ..types import reasons
 from ..types.orders import NodeOrder, RunOrder, Staging
 from ..types.reasons import Reason
 from ..types.records import Result
-from ..types.restarts import (
-    PAUSE_SECONDS,
-    RETURN_SECONDS,
-    Ended,
-    Rule,
-    ended_of,
-    goes_on,
-    kept_out,
-    not_again,
-    not_without,
-    pause_before_next,
-    told_of,
-)
+from ..types.restarts import RETURN_SECONDS, Ended, Rule, told_of
 from ..wire.channel import ready
 from ..wire.protocol import Refused
 from .audience import Audience
 from .head_job import HeadJob, start_job
 from .planned_nodes import Head, PlannedNodes
+from .restart_rule import PAUSE_SECONDS, ended_of, goes_on, kept_out, not_again, not_without, pause_before_next
 from .result import unfinished
 
 LOOK_SECONDS = 0.5  # between two looks for somebody who ends the job

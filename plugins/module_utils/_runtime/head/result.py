@@ -15,14 +15,13 @@ from typing import Mapping, NamedTuple
 
 from ..basics.bounded_write import write_in_thread
 from ..basics.job_directory import JobDir, ranks_on
-from ..files.fetched_files import USAGE
-from ..looks.blame import blame_batch_system, blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
 from ..looks.hang import Verdict
 from ..looks.last_look import keep_look, noted_evidence, verdict_at_end
-from ..processes import batch_system
 from ..ranks.metrics import Metrics
 from ..ranks.output_lines import last_line
 from ..ranks.rank_record import ended_at, last_line_of, leftovers_of, misplaced_record, rank_state, records_of
+from ..software import batch_system
+from ..transfer.fetched_files import USAGE
 from ..types.orders import JobOrder, Order, Place, Staging
 from ..types.reasons import EXIT_SAVED, STATES, EndReason, FinalState, NoteCode, RankState, Reason
 from ..types.records import (
@@ -39,13 +38,15 @@ from ..types.records import (
     ResultRank,
     Seen,
 )
-from ..types.restarts import not_again
+from ..types.run_usage import FINDINGS_MOST, NodeFigures, Usage
 from ..types.usage import CPUS_MOST, NodeUsage
-from ..types.usage_figures import FINDINGS_MOST, NodeFigures, OfRank, Usage, figures_of
 from ..usage.sampler import noted_usage
+from ..usage.usage_figures import OfRank, figures_of
 from ..usage.usage_findings import findings_of
 from ..usage.usage_series import narrowed
 from ..wire.node_form import ROWS
+from .first_failure import blame_batch_system, blame_launcher, blame_lost_node, deaths_of, first_failed, first_failure
+from .restart_rule import not_again
 
 # 124 as timeout(1), 130 as a shell after Ctrl-C.
 RC_BY_STATE: Mapping[FinalState, int] = {"timed_out": 124, "cancelled": 130, "lost": 1, "saved": EXIT_SAVED}

@@ -5,8 +5,8 @@
 """The rounds of a job, seen from its head: torchrun's agents start the ranks again while it runs (restart_by=torchrun).
 
 The agents only start ranks. Whether they do is decided here, by the rule for all jobs that are started again
-(restarts.py): when a rank failed, or all have saved their work, the round is ended on all nodes, its result is kept,
-and either the next round begins everywhere, or the job ends as it would have without rounds.
+(restart_rule.py): when a rank failed, or all have saved their work, the round is ended on all nodes, and its result is
+kept. Then either the next round begins everywhere, or the job ends as it would have without rounds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import time
 from typing import TYPE_CHECKING
 
 from ..basics.bounded_write import write_in_thread
-from ..files.earlier_attempts import EARLIER_RESULT, LIST
+from ..stores.earlier_attempts import EARLIER_RESULT, LIST
 from ..types import reasons
 from ..types.reasons import OF_A_ROUND, Reason
 from ..types.records import NodeReport, Note, Result
-from ..types.restarts import FIRST_PAUSE, Ended, ended_of, goes_on, kept_out, not_without, pause_before_next
+from ..types.restarts import Ended
 from ..wire.protocol import EndRound, NextRound
+from .restart_rule import FIRST_PAUSE, ended_of, goes_on, kept_out, not_without, pause_before_next
 from .result import find_result, unfinished
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import stat
 import time
 
 from ..basics.job_directory import JobDir
-from ..notes.look_note import FOR_STACKS, LOOK_SIGNAL, PIPE, TELL_SIGNAL, THREAD_NAME
+from ..hooks.look_note import FOR_STACKS, LOOK_SIGNAL, PIPE, TELL_SIGNAL, THREAD_NAME
 from ..processes import processes
 from ..processes.ending import handles
 from ..processes.processes import Process

@@ -11,7 +11,7 @@ from typing import Collection, Mapping, Sequence
 
 from ..basics.bounded_write import write_in_thread
 from ..basics.job_directory import JobDir
-from ..files.fetched_files import LAST_LOOK
+from ..transfer.fetched_files import LAST_LOOK
 from ..types.evidence import ALL_EVIDENCE, Evidence
 from ..types.forms import BadFrame
 from ..types.orders import Order, Place

@@ -16,7 +16,7 @@ from typing import Callable, Iterator, NamedTuple
 
 from ..basics.file_locks import try_lock_open
 from ..basics.job_directory import JobDir, open_file
-from ..notes.look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS, WHOLE
+from ..hooks.look_note import FOR_RECORDER, LOOK_SIGNAL, RECORDER, STACKS, WHOLE
 from ..processes import processes
 from ..processes.ending import Tree, handles, trees_below
 from ..processes.processes import Process

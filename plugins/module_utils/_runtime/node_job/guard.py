@@ -24,19 +24,18 @@ from typing import Collection
 from ..basics.bounded_write import write_in_thread
 from ..basics.job_directory import JobDir
 from ..containers.inside import end_container, monitor_is_gone
-from ..looks.blame import BY_ITSELF
 from ..looks.last_look import note_evidence
-from ..processes import batch_system
 from ..processes import processes as processes_module
 from ..processes.ending import Ending, signal_programs
 from ..processes.job_processes import Snapshot, snapshot_of
 from ..processes.processes import Process
 from ..ranks.rank_output import Stream, copy_all, streams_of
 from ..ranks.rank_record import has_saved, record_of_orphan
+from ..software import batch_system
 from ..software.launchers import STARTED_BY_SLURMD
 from ..types import reasons
 from ..types.orders import Order
-from ..types.reasons import SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
+from ..types.reasons import BY_ITSELF, SUPERVISOR_DIED, SUPERVISOR_STOPPED, EndReason, Reason
 from ..types.records import LauncherExit, RankRecord
 from ..usage.sampler import Sampling
 from ..wire.channel import ready, serialized

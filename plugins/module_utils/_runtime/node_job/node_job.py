@@ -20,16 +20,16 @@ from typing import Collection, Mapping, Protocol, Sequence
 
 from ..basics.job_directory import JobDir, remove
 from ..containers import containers
-from ..files.earlier_attempts import continues, set_aside, take_back
 from ..looks.last_look import noted_evidence
-from ..nodes import program_environment
 from ..nodes.alone import ONE_NODE, check_alone, staging_lock
 from ..processes import processes
 from ..ranks.metrics import Metrics
 from ..ranks.output_lines import last_line
 from ..ranks.rank_record import ended_by_us, last_line_of, leftovers_of, records_of
 from ..ranks.secrets import Keeper
+from ..software import program_environment
 from ..stores import data_store
+from ..stores.earlier_attempts import continues, set_aside, take_back
 from ..types.orders import JobRoute, Order, Staging
 from ..types.reasons import THE_GUARD_DIED, Reason
 from ..types.records import NodeReport

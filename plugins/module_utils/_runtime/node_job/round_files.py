@@ -15,8 +15,8 @@ import os
 from typing import Mapping, cast
 
 from ..basics.job_directory import PIPES, JobDir, remove
-from ..files.earlier_attempts import ATTEMPTS, EARLIER_RESULT, METRICS, RESULT, drop, link_anew
-from ..files.fetched_files import USAGE
+from ..stores.earlier_attempts import ATTEMPTS, EARLIER_RESULT, METRICS, RESULT, drop, link_anew
+from ..transfer.fetched_files import USAGE
 from ..types.orders import Order
 from ..types.reasons import FinalState
 from ..types.restarts import told_of

@@ -18,7 +18,8 @@ from typing import TypedDict
 
 from ..basics.job_directory import JobDir, jobs, remove
 from ..containers import containers
-from ..processes import batch_system, noted_processes, processes
+from ..processes import noted_processes, processes
+from ..software import batch_system
 from ..stores.file_store import KEPT_DAYS, Store
 from ..stores.job_files import TREE, outputs, remove_tree
 from ..types.records import Leftover

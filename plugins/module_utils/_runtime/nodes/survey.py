@@ -22,6 +22,7 @@ from typing import Iterable, Sequence, cast
 from ..basics import job_directory
 from ..basics.job_directory import JOB_ID, JobDir, fits
 from ..processes import processes
+from ..software import program_environment
 from ..software.gpu_targets import gpu_targets
 from ..software.gpu_vendors import BUILDS, accelerators
 from ..software.installed import own_backends
@@ -43,7 +44,6 @@ from ..types.records import (
 )
 from ..wire.node_form import ROWS
 from ..wire.protocol import SurveyRequest
-from . import program_environment
 from .leftovers import leftovers
 
 PORTS = range(20000, 30000)  # below the ephemeral range, where an outgoing connection could take the port first

@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Callable, Dict, Mapping, NamedTuple
 
-from ..notes.exit_note import STACKS_SIGNAL
+from ..hooks.exit_note import STACKS_SIGNAL
 from . import processes
 from .processes import Children, Process
 

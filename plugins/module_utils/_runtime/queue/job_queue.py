@@ -22,8 +22,8 @@ from typing import Iterator, Mapping, Sequence, cast
 from ..basics.file_locks import PAUSE_SECONDS, wait_for_lock
 from ..basics.job_directory import JOB_ID, Form, JobDir, fits, jobs, json_in, open_file
 from ..basics.job_directory import NUMBER as SECONDS
-from ..files.fetched_files import state_in
 from ..nodes.survey import row
+from ..transfer.fetched_files import state_in
 from ..types.job_rows import Ahead, QueuedJob
 from ..types.orders import Order
 from ..types.records import AnyFacts

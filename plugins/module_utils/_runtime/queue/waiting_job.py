@@ -17,7 +17,6 @@ import time
 from typing import Sequence
 
 from ..basics.job_directory import JobDir, remove
-from ..files.shipment import Shipment
 from ..head.audience import Audience
 from ..head.head_job import order_of
 from ..head.planned_nodes import Difference, Head, PlannedNodes
@@ -26,6 +25,7 @@ from ..head.result import write_result
 from ..node_job.node_job import private_directory
 from ..nodes.leftovers import PRIVATE
 from ..ranks.metrics import final_metrics
+from ..transfer.shipment import Shipment
 from ..types import reasons
 from ..types.job_rows import Ahead, JobRow
 from ..types.orders import Order, Staging

@@ -10,7 +10,7 @@ import re
 from typing import Mapping
 
 from ..basics.job_directory import JobDir, open_file, rows_of
-from ..notes.group_note import END
+from ..hooks.group_note import END
 from ..types.orders import JobOrder
 from ..types.reasons import EXIT_SAVED, ITS_WRAPPER_DIED, RankError, RankState, exit_text, signal_name
 from ..types.records import End, Leftover, RankRecord

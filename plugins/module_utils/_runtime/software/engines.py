@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import Callable, Mapping, NamedTuple, Sequence
 
-from .engine_words import (
+from .engine_commands import (
     DEFAULT,
     MEASURED,
     TMP,

@@ -37,6 +37,10 @@ class EndReason(Code):
     HUNG = "hung"
 
 
+# Reasons that something died by itself, and another death may be the cause.
+BY_ITSELF = (EndReason.LAUNCHER_DIED, EndReason.RANK_FAILED, EndReason.WRAPPER_DIED)
+
+
 class RankError(Code):
     """Every error in the record of a rank. A rank that ends by itself, with whatever status, has none."""
 

@@ -11,8 +11,8 @@ from typing import TypedDict, Union, final
 from .evidence import Evidence
 from .orders import Place, UsedLauncher
 from .reasons import EndReason, FinalState, ImageFlaw, NoteCode, RankError, RankState
+from .run_usage import Usage
 from .usage import NodeUsage
-from .usage_figures import Usage
 
 Text = str  # for people
 Metric = Union[int, float, str]
@@ -154,8 +154,8 @@ class ContainerFacts(TypedDict):
 
     engine: str  # of engines.ENGINES; empty: there is none for such an image
     image: str  # what tells it from all others: its id, or a digest of its packages
-    devices: list[str]  # of the node: keys of engine_words.DEVICES
-    limits: dict[str, list[int]]  # soft and hard, by keys of engine_words.LIMITS; -1: none
+    devices: list[str]  # of the node: keys of engine_commands.DEVICES
+    limits: dict[str, list[int]]  # soft and hard, by keys of engine_commands.LIMITS; -1: none
     gid: int
     groups: list[int]  # the user's other groups
     user_home: str

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Callable, Iterable, Mapping
 
 from ..looks.hang import spans
+from ..types.run_usage import Finding, FindingCode
 from ..types.usage import NodeUsage, Series
-from ..types.usage_figures import Finding, FindingCode, busiest, known_of, least, mean, most
+from .usage_figures import busiest, known_of, least, mean, most
 
 LEAST_SAMPLES = 5  # with fewer nothing is said
 # From 0.8 of its rate on a line's queues are five times as long as what it works on (M/M/1: 1 / (1 - utilisation)).

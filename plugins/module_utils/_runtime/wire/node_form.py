@@ -11,7 +11,7 @@ import re
 
 from ..basics.job_directory import JOB_ID
 from ..software import conda
-from ..software.engine_words import DEVICES, LIMITS
+from ..software.engine_commands import DEVICES, LIMITS
 from ..software.engines import ENGINES
 from ..software.gpu_targets import MOST as TARGETS_MOST
 from ..software.gpu_targets import TARGET

@@ -34,8 +34,8 @@ from ..types.job_rows import Ahead, JobRow, WaitingRun
 from ..types.orders import Place
 from ..types.reasons import FINAL_STATES, RANK_STATES, NoteCode, RankError
 from ..types.records import LauncherExit, Leftover, Metric, NodeReport, RankRecord, Result
+from ..types.run_usage import RUN_USAGE
 from ..types.usage import USAGE, amount
-from ..types.usage_figures import RUN_USAGE
 from .node_form import CPUS_MOST, HOST, ROWS
 
 RESTARTS_MOST = 1000  # of a job

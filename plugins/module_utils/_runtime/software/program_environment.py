@@ -17,8 +17,8 @@ import os
 import platform
 
 from ..basics.job_directory import JobDir, field
-from ..software import conda
 from ..types.records import Activation, ProgramEnvironment
+from . import conda
 
 PROGRAMS = "programs"
 RECEIPT = "torchfleet-receipt.json"

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import Callable, NamedTuple, Sequence
 
 from ..nodes.remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
-from ..stores.data_laying import Laying
 from ..stores.data_manifest import MOST_BYTES, numbers_in, ranges_of, read_manifest
 from ..types.file_messages import DataOffer, DataWanted, File
 from ..types.orders import Route
 from ..wire.channel import BLOCK, Channel, SupervisorChannel
 from ..wire.link import ConnectionLost
 from ..wire.protocol import ToSupervisor
+from .data_laying import Laying
 
 SILENT_SECONDS = 300.0  # in which a controller sends nothing of some files, or a head takes nothing: it is gone
 SENT_AT_A_TIME = 2  # by one node: its network is shared by those that it sends to

@@ -11,11 +11,11 @@ import time
 from typing import Collection, Iterator
 
 from ..basics.job_directory import FETCHED_MARK, JobDir, fits, remove
+from ..stores.earlier_attempts import ATTEMPTS, METRICS, files_of_attempts, files_of_ranks
 from ..types.reasons import FINAL_STATES, FinalState
 from ..wire.frames import ATTEMPT, RANK_FILE
 from ..wire.link import ConnectionLost
 from ..wire.protocol import FromNode
-from .earlier_attempts import ATTEMPTS, METRICS, files_of_attempts, files_of_ranks
 
 USAGE = "usage.json"  # on the head: what its samplers read of all nodes
 LAST_LOOK = "last_look.json"  # on the head: what the look before the end of a job found of all ranks

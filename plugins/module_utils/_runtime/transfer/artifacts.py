@@ -19,13 +19,13 @@ import time
 from typing import Collection, Iterable, Iterator, Tuple
 
 from ..basics.job_directory import JobDir
+from ..stores.earlier_attempts import first_staging
 from ..stores.file_store import blocks
 from ..stores.job_files import DEPTH, LISTING, PATH_BYTES, TREE, is_as_shipped
 from ..types.forms import printable
 from ..types.orders import Order
 from ..types.records import Artifact, Artifacts
 from .artifact_border import FOLDER, ArtifactChannel, Limits
-from .earlier_attempts import first_staging
 
 PATTERNS_MOST, PATTERN_CHARACTERS = 100, 500
 LOOKED_MOST = 1_000_000  # entries of directories

@@ -16,6 +16,7 @@ from ..nodes.remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
 from ..nodes.survey import home_path
 from ..processes import processes
 from ..ranks.metrics import OwnRows
+from ..stores.earlier_attempts import METRICS
 from ..types import orders
 from ..types.file_messages import Fetch, Request
 from ..wire.channel import SupervisorChannel
@@ -23,7 +24,6 @@ from ..wire.link import ConnectionLost
 from ..wire.record_forms import RESTARTS_MOST
 from .artifact_border import Border, Limits, forward_artifact
 from .artifacts import send_artifacts
-from .earlier_attempts import METRICS
 from .fetched_files import files_of, mark_fetched, own_block
 
 STILL_RUNS = "processes of the job still run there"

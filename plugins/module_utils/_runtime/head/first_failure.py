@@ -10,12 +10,12 @@ import os
 import signal
 from typing import Collection, Iterable, Mapping, NamedTuple
 
+from ..looks.hang import Verdict
 from ..ranks.rank_record import cause_of, ended_at, rank_state
 from ..types import reasons
 from ..types.orders import JobOrder
-from ..types.reasons import BatchEnd, EndReason, FinalState, RankError
+from ..types.reasons import BY_ITSELF, BatchEnd, EndReason, FinalState, RankError
 from ..types.records import BlamedLauncher, End, FirstFailure, LauncherExit, RankRecord, ResultRank
-from .hang import Verdict
 
 # What a rank prints when another rank died first: a consequence, named as the cause only if nothing better is known.
 # The book of causes (plugin_utils/_causes) has the same texts, in the entries that follow another failure.
@@ -24,8 +24,6 @@ CONSEQUENCES = (
     *("Timed out waiting", "timed out waiting", "SIGPIPE", "RendezvousConn", "remote process exited"),
     "Watchdog caught collective operation timeout",
 )
-# Reasons that something died by itself, and another death may be the cause.
-BY_ITSELF = (EndReason.LAUNCHER_DIED, EndReason.RANK_FAILED, EndReason.WRAPPER_DIED)
 # How a process ends whose peer is gone. It aborts by an exception in C++, or by NCCL's watchdog.
 OF_CONSEQUENCES = (None, signal.SIGABRT, signal.SIGPIPE)
 # Seconds. A clock is measured to some milliseconds; a victim needs longer to end.

@@ -19,9 +19,8 @@ import time
 from typing import Iterator
 
 from ..basics.job_directory import remove, unique
-from ..types.file_messages import File
-from .data_manifest import Manifest, Piece, name_of, read_manifest
-from .data_store import (
+from ..stores.data_manifest import Manifest, Piece, name_of, read_manifest
+from ..stores.data_store import (
     CLAIM,
     FILES,
     JOURNAL,
@@ -39,7 +38,8 @@ from .data_store import (
     read_journal,
     remove_old,
 )
-from .file_store import BLOCK, write_all
+from ..stores.file_store import BLOCK, write_all
+from ..types.file_messages import File
 
 SHARED_SECONDS = 60.0  # for what another node wrote to be seen through a network's file system
 LOOK_SECONDS = 0.2

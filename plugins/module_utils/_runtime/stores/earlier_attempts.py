@@ -15,9 +15,9 @@ import re
 from typing import Iterator
 
 from ..basics.job_directory import JobDir, fits, remove
-from ..stores.job_files import LISTING, TREE
 from ..types.orders import Order, Staging
 from ..wire.frames import ATTEMPT, RANK_FILE, RANK_FILES
+from .job_files import LISTING, TREE
 
 ATTEMPTS, LIST, METRICS = "attempts", "attempts.json", "metrics.jsonl"
 RESULT, EARLIER_RESULT = "result.json", "attempt.json"  # of an attempt that is not the last: the job is not over
