@@ -1,5 +1,6 @@
 #include "agreement.h"
 
+#include "operation.h"
 #include "patience.h"
 
 namespace torchfleet {

@@ -5,6 +5,7 @@
 #include "signature.h"
 #include "world.h"
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -90,9 +90,9 @@ void check_types(const char* operation, const at::Tensor& output, const at::Tens
                     output.scalar_type(), ", and the input ", input.scalar_type(), ": give both one type");
 }
 
-void check_length(const char* operation, const Tensors& list, int ranks) {
-  TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(ranks), "backend " TORCHFLEET_NAME ": ", operation, ": got ", list.size(),
-                    " tensors; give ", ranks, ", one for each rank");
+void check_length(const char* operation, const Tensors& list, size_t length, const char* why = "one for each rank") {
+  TORCH_CHECK_VALUE(list.size() == length, "backend " TORCHFLEET_NAME ": ", operation, ": got ", list.size(), " tensors; give ",
+                    length, ", ", why);
 }
 
 // The type that all of them have, as the record has it; -1 if there is none.
@@ -139,6 +139,12 @@ GroupBackend::GroupBackend(std::shared_ptr<const Transport> transport, int rank,
                            std::chrono::milliseconds timeout)
     : Backend(rank, size), transport_(std::move(transport)), timeout_(timeout) {}
 
+GroupBackend::~GroupBackend() {
+  if (!is_own_process()) {  // what it holds is the parent's, and waits for threads that are not here
+    new std::shared_ptr<const Transport>(transport_);
+  }
+}
+
 std::string GroupBackend::name_of(OpType type, uint64_t number) const {
   const char* operation = type == OpType::RECVANYSOURCE ? "recv" : std::strchr(title_of(type), ':') + 1;
   return c10::str(operation, " number ", number, " of group ", pg_uid_.empty() ? "world" : pg_uid_, " (rank ", rank_,
@@ -177,8 +183,14 @@ at::Tensor GroupBackend::reducible(const at::Tensor& tensor, const c10d::ReduceO
 }
 
 void GroupBackend::check_process() const {
-  TORCH_CHECK_WITH(DistBackendError, getpid() == process_, "backend " TORCHFLEET_NAME ": process ", getpid(),
-                   " was forked from rank ", rank_, ", and is no rank: begin with init_process_group in it");
+  TORCH_CHECK_WITH(DistBackendError, is_own_process(), "backend " TORCHFLEET_NAME ": process ", getpid(),
+                   " was forked from rank ", rank_, ", and is no rank: call destroy_process_group in it, then init_process_group");
+}
+
+int GroupBackend::checked_rank(const char* what, int64_t rank) const {
+  TORCH_CHECK_VALUE(rank >= 0 && rank < size_, "backend " TORCHFLEET_NAME ": got ", what, " ", rank, "; give a rank from 0 to ",
+                    size_ - 1);
+  return static_cast<int>(rank);
 }
 
 WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
@@ -222,10 +234,13 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
 WorkPtr GroupBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const at::Tensor tensor = only(tensors);
   const at::Tensor buffer = dense(tensor);
-  const int root = static_cast<int>(opts.rootRank);
+  const int root = checked_rank("root", opts.rootRank);
+  const bool here = rank_ == root;
   return submit(OpType::BROADCAST, tensors, tensors, opts.timeout, [=](const Transport& by) {
     by.broadcast(buffer, root);
-    put_back(tensor, buffer);
+    if (!here) {
+      put_back(tensor, buffer);
+    }
   });
 }
 
@@ -256,7 +271,7 @@ WorkPtr GroupBackend::allreduce_coalesced(Tensors& tensors, const c10d::Allreduc
 WorkPtr GroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor tensor = only(tensors);
   at::Tensor buffer = reducible(tensor, opts.reduceOp);
-  const int root = static_cast<int>(opts.rootRank);
+  const int root = checked_rank("root", opts.rootRank);
   const bool here = rank_ == root;
   return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
     by.reduce(buffer, op, root);
@@ -301,6 +316,7 @@ WorkPtr GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input, con
 
 WorkPtr GroupBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::AllgatherOptions& opts) {
+  check_length("all_gather", outputs, inputs.size(), "one for each input");
   const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
   for (size_t i = 0; i < to.size(); ++i) {
     check_types("all_gather", to[i], from[i]);
@@ -341,7 +357,7 @@ WorkPtr GroupBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
 
 WorkPtr GroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
   const at::Tensor input = dense(only(inputs));
-  const int root = static_cast<int>(opts.rootRank);
+  const int root = checked_rank("root", opts.rootRank);
   const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
   if (rank_ == root) {
     check_length("gather", targets, size_);
@@ -357,7 +373,7 @@ WorkPtr GroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, con
 WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
   const at::Tensor target = only(outputs);
   const at::Tensor buffer = dense(target);
-  const int root = static_cast<int>(opts.rootRank);
+  const int root = checked_rank("root", opts.rootRank);
   const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
   if (rank_ == root) {
     check_length("scatter", parts, size_);
@@ -392,10 +408,11 @@ WorkPtr GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input
 
 WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::ReduceScatterOptions& opts) {
+  check_length("reduce_scatter", outputs, inputs.size(), "one for each input");
   const Tensors targets = outputs;
   Tensors from, to;
   for (size_t i = 0; i < targets.size(); ++i) {
-    check_types("reduce_scatter", targets[i], inputs.at(i));
+    check_types("reduce_scatter", targets[i], inputs[i]);
     from.push_back(reducible(inputs[i], opts.reduceOp));
     TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend " TORCHFLEET_NAME ": reduce_scatter: the input has ",
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());

@@ -12,7 +12,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace torchfleet {
 
@@ -24,7 +29,7 @@ class GroupBackend : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return collectives_; }
-  void shutdown() override { worker_.close(); }  // all ranks of a group call this when it is destroyed
+  void shutdown() override { worker_.close(); }  // all ranks of a group call this when it is destroyed; a forked child may
 
   // Between these two, operations begin as usual; the second returns a work for all of them together.
   void startCoalescing() override { coalesced_.emplace(); }
@@ -61,10 +66,13 @@ class GroupBackend : public c10d::Backend {
   using Task = std::function<void(const Transport&)>;
 
   GroupBackend(std::shared_ptr<const Transport> transport, int rank, int size, std::chrono::milliseconds timeout);
+  ~GroupBackend() override;
   WorkPtr submit(c10d::OpType type, const Tensors& inputs, Tensors outputs, std::chrono::milliseconds timeout,
                  Task operation);
 
-  void check_process() const;  // throws c10::DistBackendError in a forked child
+  bool is_own_process() const { return getpid() == process_; }  // not in a forked child, where none of our threads is
+  void check_process() const;                                   // throws c10::DistBackendError in a forked child
+  int checked_rank(const char* what, int64_t rank) const;       // throws c10::ValueError for a rank that does not exist
 
   // The buffer of a tensor for the transport, also for a reduction. Invalid tensors are refused before other ranks are
   // involved.

@@ -1,6 +1,7 @@
 #include "coalesced.h"
 
 #include "name.h"
+#include "operation.h"
 
 #include <ATen/core/ivalue_inl.h>
 
@@ -21,7 +22,7 @@ bool Coalesced::isSuccess() const {
 
 bool Coalesced::wait(std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = std::chrono::steady_clock::now() + finite(timeout);
   for (const WorkPtr& work : works_) {
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
     work->wait(timeout == kNoTimeout ? kNoTimeout : std::max(left, milliseconds(1)));

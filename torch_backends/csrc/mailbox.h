@@ -6,7 +6,9 @@
 #pragma once
 
 #include "transfer.h"
+#include "world.h"
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>

@@ -1,5 +1,6 @@
 #include "message.h"
 
+#include "operation.h"
 #include "patience.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -7,7 +8,6 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
-#include <thread>
 
 namespace torchfleet {
 
@@ -70,6 +70,10 @@ bool Message::advance() {
       target_.copy_(buffer_);
     }
   } catch (const std::exception& error) {
+    if (!requests_.empty()) {  // MPI may still access the memory
+      new at::Tensor(buffer_);
+      abandon();
+    }
     exception_ = std::make_exception_ptr(
         C10_BUILD_ERROR(DistBackendError, c10::str("backend mpi: ", name_, ": ", plain_text(error))));
   }
@@ -88,6 +92,7 @@ void Message::finish_here() {
     recordFunctionEndCallback_ = nullptr;
   }
   complete_future();
+  over_ = true;
 }
 
 // In a thread of its own: it may run functions that the program has attached.
@@ -96,16 +101,13 @@ void Message::complete_future() {
     return;
   }
   future_is_over_ = true;
-  std::thread([future = future_, error = exception_, target = target_] {
-    if (!futures_are_completed()) {
-      return;
-    }
+  run_elsewhere([future = future_, error = exception_, target = target_] {
     if (error) {
       future->setError(error);
     } else {
       future->markCompleted(at::IValue(std::vector<at::Tensor>{target}));
     }
-  }).detach();
+  });
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {
@@ -125,7 +127,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {
 
 bool Message::isCompleted() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  return lock && advance();
+  return over_ || (lock && advance());
 }
 
 bool Message::isSuccess() const {
@@ -151,11 +153,11 @@ Message::State Message::advance_for_others() {
   if (advance()) {
     return State::kOver;
   }
-  if (future_ && !future_is_over_ && Clock::now() - posted_ >= timeout_) {
+  if (future_ && !future_is_over_ && Clock::now() - posted_ >= finite(timeout_)) {
     future_is_over_ = true;
     const auto error = std::make_exception_ptr(C10_BUILD_ERROR(
         DistBackendError, c10::str("backend mpi: ", name_, " has not ended within ", timeout_.count(), " ms")));
-    std::thread([future = future_, error] { future->setError(error); }).detach();
+    run_elsewhere([future = future_, error] { future->setError(error); });
   }
   return State::kUnderWay;
 }
@@ -170,7 +172,7 @@ void Message::cancel() {
 }
 
 bool Message::wait(std::chrono::milliseconds timeout) {
-  const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
+  const auto limit = finite(timeout == kNoTimeout ? timeout_ : timeout);
   const auto start = Clock::now();
   for (Patience patience;; patience.rest()) {
     {

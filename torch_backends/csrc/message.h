@@ -3,8 +3,13 @@
 
 #include "mailbox.h"
 #include "worker.h"
+#include "world.h"
 
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,6 +55,7 @@ class Message : public c10d::Work {
   std::atomic<int> source_{-1};
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // once somebody wants it
   bool future_is_over_ = false;
+  std::atomic<bool> over_{false};  // completed_, for who has not the lock
 };
 
 }  // namespace torchfleet

@@ -1,5 +1,6 @@
 #include "mpi_backend.h"
 
+#include "operation.h"
 #include "progress.h"
 
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -21,7 +22,7 @@ MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseco
 // something is under way stays.
 void MPIBackend::shutdown() {
   worker_.close();
-  if (messages_ == MPI_COMM_NULL || worker_.is_broken()) {
+  if (messages_ == MPI_COMM_NULL || !is_own_process() || worker_.is_broken()) {
     return;
   }
   if (!Progress::of_process().has_any_of(messages_)) {
@@ -36,7 +37,7 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
   // Every rank reports to rank 0, and rank 0 answers when all have reported: so it can name the missing ranks.
   constexpr int kTag = (1 << 15) - 2;  // MPI promises tags up to 32767
   auto token = at::zeros({1}, at::kByte);
-  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout;
+  const auto timeout = finite(opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout);
   const auto transfer = [&](OpType type, int peer) {
     Tensors tensors{token.clone()};
     return type == OpType::SEND ? send(tensors, peer, kTag) : recv(tensors, peer, kTag);
@@ -56,7 +57,7 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
     while (!heard[rank - 1]->isCompleted() && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    if (!heard[rank - 1]->isCompleted()) {
+    if (!heard[rank - 1]->isSuccess()) {
       missing.push_back(rank);
     }
   }
@@ -72,6 +73,7 @@ void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_
 WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
   check_process();
   TORCH_CHECK_WITH(DistBackendError, messages_ != MPI_COMM_NULL, "backend mpi: this group was destroyed");
+  TORCH_CHECK_VALUE(tag >= 0, "backend mpi: got tag ", tag, "; give one that is not negative");
   const at::Tensor buffer = dense(tensor);
   const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
   const bool sends = type == OpType::SEND;
@@ -92,11 +94,11 @@ WorkPtr MPIBackend::posted(c10::intrusive_ptr<Message> message) {
 }
 
 WorkPtr MPIBackend::send(Tensors& tensors, int to, int tag) {
-  return post(OpType::SEND, only(tensors), to, tag);
+  return post(OpType::SEND, only(tensors), checked_rank("rank", to), tag);
 }
 
 WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
-  return post(OpType::RECV, only(tensors), from, tag);
+  return post(OpType::RECV, only(tensors), checked_rank("rank", from), tag);
 }
 
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {

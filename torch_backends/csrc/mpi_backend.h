@@ -5,7 +5,11 @@
 #include "mailbox.h"
 #include "message.h"
 #include "transfer.h"
+#include "world.h"
 
+#include <atomic>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 

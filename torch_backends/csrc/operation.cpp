@@ -7,12 +7,9 @@ namespace torchfleet {
 
 namespace {
 thread_local Operation* running = nullptr;
-
-// Far enough for every timeout, and no overflow: torch's "no timeout" is more than a clock holds.
-constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
 }  // namespace
 
-Operation::Operation(std::chrono::milliseconds timeout) : deadline_(Clock::now() + std::min(timeout, kLongestTimeout)) {
+Operation::Operation(std::chrono::milliseconds timeout) : deadline_(Clock::now() + finite(timeout)) {
   running = this;
 }
 

@@ -1,14 +1,21 @@
 // The collective that a thread is working on: how long it may wait, and what must outlive it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace torchfleet {
 
 using Clock = std::chrono::steady_clock;
+
+// A timeout with which clocks can count: torch's "no timeout" is more than they hold.
+inline std::chrono::milliseconds finite(std::chrono::milliseconds timeout) {
+  return std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365));
+}
 
 // Thrown where an operation waits, when its time is over.
 struct TimedOut {

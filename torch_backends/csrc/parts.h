@@ -4,6 +4,8 @@
 #include "reduction.h"
 #include "shared.h"
 
+#include <cstdint>
+
 namespace torchfleet {
 
 // Each rank reduces one part in its node, and then, by between(part), with the ranks of the same place on the other nodes, so

@@ -5,6 +5,8 @@
 #include "operation.h"
 #include "world.h"
 
+#include <vector>
+
 namespace torchfleet {
 
 // The pause between two polls: at first only a yield, then sleep.

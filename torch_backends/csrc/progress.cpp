@@ -1,5 +1,9 @@
 #include "progress.h"
 
+#include "operation.h"
+
+#include <pthread.h>
+
 #include <algorithm>
 
 namespace torchfleet {
@@ -14,7 +18,10 @@ constexpr auto kLinger = std::chrono::milliseconds(20);
 }  // namespace
 
 Progress& Progress::of_process() {
-  static auto* found = new Progress;
+  static auto* found = [] {
+    pthread_atfork(nullptr, nullptr, [] { new (&of_process()) Progress; });  // a child is no rank, and has no messages
+    return new Progress;
+  }();
   return *found;
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "message.h"
+#include "world.h"
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>

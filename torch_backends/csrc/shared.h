@@ -20,7 +20,9 @@
 #include "tensors.h"
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace torchfleet {

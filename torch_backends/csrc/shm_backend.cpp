@@ -20,12 +20,12 @@ void ShmBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
 
 WorkPtr ShmBackend::send(Tensors& tensors, int to, int tag) {
   check_process();
-  return requested(gloo_->send(tensors, to, tag));
+  return requested(gloo_->send(tensors, checked_rank("rank", to), tag));
 }
 
 WorkPtr ShmBackend::recv(Tensors& tensors, int from, int tag) {
   check_process();
-  return requested(gloo_->recv(tensors, from, tag));
+  return requested(gloo_->recv(tensors, checked_rank("rank", from), tag));
 }
 
 WorkPtr ShmBackend::recvAnysource(Tensors& tensors, int tag) {

@@ -4,6 +4,9 @@
 #include "backend.h"
 #include "shm_transport.h"
 
+#include <chrono>
+#include <vector>
+
 namespace torchfleet {
 
 class ShmBackend : public GroupBackend {

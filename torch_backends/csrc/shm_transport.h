@@ -9,6 +9,10 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 namespace torchfleet {
 
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;

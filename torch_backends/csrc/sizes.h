@@ -6,6 +6,7 @@
 #include "shared.h"
 #include "transport.h"
 
+#include <cstdint>
 #include <vector>
 
 namespace torchfleet {

@@ -84,7 +84,10 @@ Socket listening_on(const sockaddr* address, socklen_t length) {
   if (is_link_local(address)) {
     return Socket();
   }
-  Socket made(checked(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket"));
+  Socket made(socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (made.number() < 0) {  // a family that this kernel does not have
+    return made;
+  }
   const int seconds = kConnecting.count();
   setsockopt(made.number(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof seconds);  // if this kernel has it
   const bool good = bind(made.number(), address, length) == 0 && listen(made.number(), kWaiting) == 0;

@@ -4,7 +4,10 @@
 #include "shared.h"
 #include "transport.h"
 #include "types.h"
+#include "world.h"
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 

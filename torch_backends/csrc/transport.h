@@ -3,8 +3,11 @@
 
 #include "signature.h"
 
+#include <ATen/ATen.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

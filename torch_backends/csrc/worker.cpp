@@ -7,6 +7,8 @@
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -60,7 +62,10 @@ struct Pending {
 };
 
 Pending& pending() {
-  static auto* found = new Pending;
+  static auto* found = [] {
+    pthread_atfork(nullptr, nullptr, [] { new (&pending()) Pending; });  // a child has none of it
+    return new Pending;
+  }();
   return *found;
 }
 }  // namespace
@@ -89,7 +94,7 @@ bool Collective::wait(std::chrono::milliseconds timeout) {
   if (timeout == kNoTimeout && bounded_) {
     cv_.wait(lock, is_over);
   } else {
-    const auto limit = timeout == kNoTimeout ? timeout_ : timeout;
+    const auto limit = finite(timeout == kNoTimeout ? timeout_ : timeout);
     if (!cv_.wait_for(lock, limit, is_over)) {
       const std::string why = begun_ ? who(missing_()) + " does not take part in it"
                                      : "it has not begun, as an earlier operation of its group has not ended";
@@ -163,6 +168,22 @@ void complete_no_more_futures() {
 
 bool futures_are_completed() {
   return pending().completes_futures;
+}
+
+void run_elsewhere(std::function<void()> function) {
+  if (!futures_are_completed()) {
+    return;
+  }
+  pending().count(pending().functions, 1);
+  try {
+    std::thread([function = std::move(function)]() mutable {
+      function();
+      function = nullptr;  // releases what it holds
+      pending().count(pending().functions, -1);
+    }).detach();
+  } catch (const std::system_error&) {  // no thread can be made: the future stays open
+    pending().count(pending().functions, -1);
+  }
 }
 
 // One thread at a time serves, that is, runs an operation. It then completes the future, which runs the functions that the
@@ -242,12 +263,18 @@ struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
 Worker::Worker() : queue_(std::make_shared<Queue>()) {}
 
 Worker::~Worker() {
+  if (getpid() != process_) {
+    return;
+  }
   std::lock_guard<std::mutex> lock(queue_->mutex);
   queue_->closed = true;
   queue_->changed.notify_all();
 }
 
 void Worker::close() {
+  if (getpid() != process_) {
+    return;
+  }
   std::unique_lock<std::mutex> lock(queue_->mutex);
   queue_->closed = true;
   queue_->changed.notify_all();

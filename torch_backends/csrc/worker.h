@@ -4,8 +4,11 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -70,7 +73,8 @@ class Worker {
 
  private:
   struct Queue;
-  std::shared_ptr<Queue> queue_;  // shared with the threads, which may outlive the group
+  const pid_t process_ = getpid();  // a forked child has none of the threads, and waits for nothing
+  std::shared_ptr<Queue> queue_;    // shared with the threads, which may outlive the group
 };
 
 // Waits until all operations of all groups are done, which have timeouts, and the functions that their futures run. False if
@@ -80,5 +84,8 @@ bool await_workers(std::chrono::milliseconds most, bool and_functions);
 // From now on no future runs functions: they may need an interpreter that is gone.
 void complete_no_more_futures();
 bool futures_are_completed();
+
+// Runs a function in a thread of its own, for which await_workers() waits; not after complete_no_more_futures().
+void run_elsewhere(std::function<void()> function);
 
 }  // namespace torchfleet

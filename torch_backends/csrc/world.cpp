@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 
 namespace torchfleet {
 
@@ -23,6 +25,7 @@ constexpr std::chrono::seconds kMessages{5};
 
 std::atomic<bool> abandoned{false};
 std::once_flag begun;
+pid_t begun_in = 0;
 
 bool is_initialized() {
   int flag = 0;
@@ -84,7 +87,14 @@ void check(int status, const char* call) {
 }
 
 void begin() {
-  std::call_once(begun, initialize);
+  std::call_once(begun, [] {
+    begun_in = getpid();
+    initialize();
+  });
+  if (getpid() != begun_in) {
+    throw std::runtime_error("backend mpi: process " + std::to_string(getpid()) + " was forked from process " +
+                             std::to_string(begun_in) + ", which alone is a rank of MPI: use another backend in it");
+  }
 }
 
 bool end_messages() {

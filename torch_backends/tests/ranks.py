@@ -442,6 +442,38 @@ def what_cannot_be_done_is_refused() -> None:
 
 
 @check
+def ranks_that_do_not_exist_are_refused() -> None:
+    """By every rank, before anything is read or written there: PyTorch passes them on."""
+    ours = dist.get_backend() in OURS
+    for there in (size(), 3 * size(), 10**6):
+        ones = torch.ones(2)
+        calls = [functools.partial(dist.broadcast, ones, there), functools.partial(dist.reduce, ones, there)]
+        if ours:
+            calls += [functools.partial(call, ones, None, there) for call in (dist.gather, dist.scatter)]
+            calls += [functools.partial(call, ones, there) for call in (dist.send, dist.recv)]
+        for call in calls if ours or dist.get_backend() == "ccl" else ():
+            try:
+                call()
+            except ValueError as error:
+                told = rf"backend (mpi|shm|ccl): got (root|rank) {there}; give a rank from 0 to {size() - 1}"
+                assert re.match(told, str(error)), error
+            else:
+                raise AssertionError(f"{call} was done")
+    dist.barrier()
+
+
+@check
+def a_root_is_not_written_to() -> None:
+    """It may have one element in several places, and then cannot be."""
+    if dist.get_backend() not in OURS:
+        return
+    same = torch.ones(1).expand(4) if rank() == 0 else torch.zeros(4)
+    dist.broadcast(same, 0)
+    assert same.tolist() == [1] * 4
+    dist.barrier()
+
+
+@check
 def lists_of_another_length_and_other_types_are_refused() -> None:
     """Nothing is read or written beyond them, and the group works as before. The root alone has lists to check."""
     if dist.get_backend() not in OURS:

@@ -188,6 +188,27 @@ def test_a_forked_child_is_no_rank(run: Run) -> None:
     assert sorted(done.stdout.split()) == ["True"] * 6 + ["end"] * 2, done.stdout + done.stderr
 
 
+def test_a_forked_child_ends_as_it_likes(run: Run) -> None:
+    """Also while its parent is in an operation and a message: it has neither, and is no rank of MPI."""
+    code = ALONE + (
+        "import os, sys, time, torch\n"
+        "dist.barrier(); ones = torch.ones(1)\n"
+        "works = [dist.irecv(torch.ones(2), 1), dist.all_reduce(ones, async_op=True)] if rank == 0 else []\n"
+        "time.sleep(0.5); child = os.fork()\n"
+        "if child == 0:\n"
+        "    dist.destroy_process_group()\n"
+        "    try: dist.init_process_group('mpi')\n"
+        "    except RuntimeError as error: print('which alone is a rank of MPI' in str(error), flush=True)\n"
+        "    sys.exit()\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "if rank == 1: dist.send(ones.repeat(2), 0); dist.all_reduce(ones)\n"
+        "for work in works: work.wait()\n"
+        "dist.barrier(); print(ones.item(), flush=True)\n"
+    )
+    done = run("openmpi", 2, "-c", code)
+    assert sorted(done.stdout.split()) == ["2.0"] * 2 + ["True"] * 2, done.stdout + done.stderr
+
+
 def test_a_rank_that_is_killed_ends_a_job_on_several_nodes(run: Run) -> None:
     """While the others reduce long tensors with it."""
     code = ALONE + (

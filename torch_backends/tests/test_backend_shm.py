@@ -176,6 +176,25 @@ def test_a_forked_child_is_no_rank(tmp_path: Path) -> None:
         assert text.splitlines()[-1] == "2.0", text
 
 
+@pytest.mark.usefixtures("run")
+def test_a_forked_child_may_have_a_group_of_its_own(tmp_path: Path) -> None:
+    """Also while its parent is in an operation, whose thread the child does not have."""
+    code = (
+        "begin(); dist.barrier(); ones = torch.ones(1)\n"
+        "work = dist.all_reduce(ones, async_op=True) if rank == 0 else None\n"
+        "time.sleep(0.5)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    dist.destroy_process_group(); threes = torch.full((2,), 3.0)\n"
+        "    dist.init_process_group('shm', store=dist.HashStore(), rank=0, world_size=1); dist.all_reduce(threes)\n"
+        "    print(threes.tolist(), flush=True); sys.exit()\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "dist.all_reduce(ones) if rank == 1 else work.wait()\n"
+        "print(ones.item()); dist.barrier()"
+    )
+    assert [text.split("\n") for text in alone(tmp_path, code)] == [["[3.0, 3.0]", "2.0", ""]] * 2
+
+
 WITH_SMALL_SHM = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && exec "$0" "$@"']
 OWN_PROCESSES = ["unshare", "--pid", "--fork"]
 SUM = (

@@ -154,11 +154,11 @@ def allow_shared_buckets(is_world: bool) -> None:
 
 
 def prepare(found: ModuleType, is_world: bool) -> None:
-    """Do what the first group of a process needs."""
+    """Do what the first group of a process needs. RuntimeError in a forked child, which is no rank of MPI."""
     allow_shared_buckets(is_world)
+    found.begin()
     if found not in prepared:
         prepared.append(found)
-        found.begin()
         if hasattr(found, "finish"):
             atexit.register(finish, found)
 

@@ -152,7 +152,8 @@ class Group(dist.ProcessGroup):
         opts = opts or dist.ReduceOptions()
         (tensor,) = tensors
         way = Reduction(tensor, opts.reduceOp, self.size(), self.by)
-        root, here = opts.rootRank, self.rank() == opts.rootRank
+        root = self.checked_root(opts.rootRank)
+        here = self.rank() == root
 
         def operation(by: Communicator) -> None:
             buffer = way.brought(tensor)
@@ -166,7 +167,7 @@ class Group(dist.ProcessGroup):
         """One tensor, from the root's."""
         opts = opts or dist.BroadcastOptions()
         (tensor,) = tensors
-        root = opts.rootRank
+        root = self.checked_root(opts.rootRank)
         return self.submit("broadcast", tensors, opts, lambda by: spread(by, tensor, root))
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Opts = None) -> Collective:
@@ -258,6 +259,11 @@ class Group(dist.ProcessGroup):
         self.refuse_unless(bool(sizes) or len(tensor) % self.size() == 0, f"all_to_all: {told}")
         parts: Tensors = tensor.split(list(sizes)) if sizes else tensor.chunk(self.size())
         return parts
+
+    def checked_root(self, root: int) -> int:
+        """Return a rank of the group. ValueError for one that does not exist: PyTorch does not look."""
+        self.refuse_unless(0 <= root < self.size(), f"got root {root}; give a rank from 0 to {self.size() - 1}")
+        return root
 
     def refuse_unless(self, good: bool, told: str) -> None:
         """Raise ValueError with the name of the backend."""
