@@ -3,7 +3,8 @@
 All sides take turns in one process per rank; the limit of the memory, and of TCP between nodes, is a C++ program that
 runs before them. Figures are medians of the rounds' ratios, with their lower quartiles. Then what DDP's communication
 adds to a step. With --nodes the ranks are on two lab nodes (root), with --shm only shm is measured, with --pinned each
-rank stays on a core. Nothing here passes or fails: people read them.
+rank stays on a core. "no core": the share of the time in which a rank waited for one. Nothing here passes or fails:
+people read them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "collections"))
@@ -76,34 +76,29 @@ def ratio(theirs: list[float], ours: list[float]) -> str:
 def show(title: str, lines: list[str], limit: dict[int, float]) -> None:
     """Print a table of all_reduce, from what rank 0 printed."""
     print(title)
-    print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit", "DDP's, x gloo", "on a core"))
+    print(HEADER.format("bytes", "mpi, us", "x gloo", "x MPI_Allreduce", "of the limit", "DDP's, x gloo", "no core"))
     for row in map(json.loads, lines):
         own = statistics.median(row["mpi"])
         versus = [ratio(row[side], row["mpi"]) for side in ("gloo", "plain")]
         bucket = ratio(row["gloo"], row["bucket"])  # a tensor that the backend gave
-        rest = [share_of(limit, row["bytes"], own), bucket, on_a_core(row)]
+        rest = [share_of(limit, row["bytes"], own), bucket, f"{row['waiting']:.1%}"]
         print(HEADER.format(row["bytes"], f"{own * 1e6:.1f}", *versus, *rest), flush=True)
 
 
 def show_shm(title: str, lines: list[str], limit: dict[int, float]) -> None:
     """Print backend shm under torchrun, against gloo alone, from what rank 0 printed."""
     print(title)
-    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "of the limit", "DDP's, x gloo", "on a core"))
+    print(SHM_HEADER.format("bytes", "shm, us", "x gloo", "of the limit", "DDP's, x gloo", "no core"))
     for row in map(json.loads, lines):
         own = statistics.median(row["shm"])
         own_ratio, bucket = (ratio(row["gloo"], row[side]) for side in ("shm", "bucket"))
-        rest = [share_of(limit, row["bytes"], own), bucket, on_a_core(row)]
+        rest = [share_of(limit, row["bytes"], own), bucket, f"{row['waiting']:.1%}"]
         print(SHM_HEADER.format(row["bytes"], f"{own * 1e6:.1f}", own_ratio, *rest), flush=True)
 
 
 def share_of(limit: dict[int, float], size: int, seconds: float) -> str:
     """Return how near to the limit an operation is; it is known of float32 alone."""
     return f"{limit[size] / seconds:.0%}" if limit else ""
-
-
-def on_a_core(row: dict[str, Any]) -> str:
-    """Return how often two threads of ranks were on one core while another had none, if anybody looked."""
-    return "" if row["shared"] is None else f"{row['shared']:.1%}"
 
 
 def show_ddp(title: str, lines: list[str]) -> None:

@@ -4,14 +4,13 @@ Our backend is mpi, or shm if no MPI started the ranks. It does it twice: with a
 one that it gave, as DDP's buckets are.
 
 Arguments: the type, whether each rank stays on a core ("pinned"; "free"), the sizes in bytes, the rounds. Rank 0 prints
-JSON by size: each side's seconds in every round, and how often two threads shared a core while another was free.
+JSON by size: each side's seconds in every round, and the share of the time in which a rank waited for a core.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch.distributed as dist
 RANK, SIZE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK"), ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
 OURS = ("TORCHFLEET_MPI_SHARED", "TORCHFLEET_MPI_RING")  # what "0" leaves to MPI
 SECONDS = 0.05  # of each side in each round, at least one operation
-SAMPLED = 0.5  # seconds in which the cores are looked at
+SAMPLED = 0.5  # seconds in which it is measured who waits for a core
 
 
 def given(names: tuple[str, ...]) -> int:
@@ -77,40 +76,28 @@ def stay_on_a_core() -> None:
     os.sched_setaffinity(0, {cores[given(RANK) % len(cores)]})
 
 
-class Cores:
-    """A process beside rank 0 that samples where the ranks' threads run. Not between nodes: they have other cores."""
+def waited() -> float:
+    """Return for how many seconds threads of this process could have run, and had no core (kernel, sched-stats.rst)."""
+    total = 0
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            total += int((thread / "schedstat").read_text().split()[1])
+        except FileNotFoundError:  # it has ended
+            continue
+    return total / 1e9
 
-    def __init__(self) -> None:
-        """Start it, on all ranks at the same time."""
-        told: list[tuple[str, int]] = [("", 0)] * dist.get_world_size()
-        dist.all_gather_object(told, (Path("/etc/machine-id").read_text() + os.uname().nodename, os.getpid()))
-        self.here = len({node for node, _pid in told}) == 1
-        self.sampler: subprocess.Popen[str] | None = None
-        if self.here and dist.get_rank() == 0:
-            argv = [sys.executable, str(Path(__file__).with_name("cores.py")), *(str(pid) for _node, pid in told)]
-            self.sampler = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def shared(self, tensor: torch.Tensor, group: dist.ProcessGroup, seconds: float) -> float | None:
-        """Return how often two threads shared a core while another was free, of 1. None: nobody looked.
+def waiting(tensor: torch.Tensor, group: dist.ProcessGroup, seconds: float) -> float:
+    """Return the share of the time in which a rank waited for a core, the most of any rank.
 
-        `seconds`: of one operation.
-        """
-        if not self.here:
-            return None
-        if self.sampler and self.sampler.stdin:
-            self.sampler.stdin.write(f"{SAMPLED}\n")
-            self.sampler.stdin.flush()
-        once(tensor, group, agreed(int(1.2 * SAMPLED / seconds), dist.group.WORLD))
-        if not self.sampler or not self.sampler.stdout:
-            return None
-        found = json.loads(self.sampler.stdout.readline())
-        return float(found["shared"] / max(1, found["samples"]))
-
-    def end(self) -> None:
-        """End the sampler."""
-        if self.sampler:
-            self.sampler.kill()
-            self.sampler.wait()
+    `seconds`: of one operation. On a quiet machine with a core for each rank, it is the time in which ranks share one.
+    """
+    times = agreed(int(SAMPLED / seconds), dist.group.WORLD)
+    before, start = waited(), time.perf_counter()
+    once(tensor, group, times)
+    share = torch.tensor([(waited() - before) / (time.perf_counter() - start)])
+    dist.all_reduce(share, dist.ReduceOp.MAX)
+    return float(share)
 
 
 def main() -> None:
@@ -120,7 +107,7 @@ def main() -> None:
     if pinned:
         stay_on_a_core()
     dist.init_process_group("gloo", rank=given(RANK), world_size=given(SIZE))
-    groups, cores = sides(), Cores()
+    groups = sides()
     for size in sizes:
         count = size // kind.itemsize
         tensors = dict.fromkeys(groups, torch.zeros(count, dtype=kind))
@@ -133,10 +120,9 @@ def main() -> None:
         for _round in range(rounds):
             for name, group in groups.items():
                 told[name].append(once(tensors[name], group, times[name]))
-        shared = cores.shared(tensors["bucket"], groups["bucket"], sorted(told["bucket"])[rounds // 2])
+        share = waiting(tensors["bucket"], groups["bucket"], sorted(told["bucket"])[rounds // 2])
         if dist.get_rank() == 0:
-            print(json.dumps({"bytes": size, "shared": shared, **told}), flush=True)
-    cores.end()
+            print(json.dumps({"bytes": size, "waiting": share, **told}), flush=True)
     dist.destroy_process_group()
 
 
