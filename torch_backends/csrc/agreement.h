@@ -24,14 +24,10 @@ class Agreement {
   void conclude();
 
  private:
-  struct Words {
-    uint64_t own;
-    std::vector<uint64_t> all;
-  };
-  bool look();
+  bool is_concluded();
 
   const std::vector<int>& ranks_;
-  std::shared_ptr<Words> words_;
+  std::shared_ptr<std::vector<uint64_t>> words_;  // of each rank
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 

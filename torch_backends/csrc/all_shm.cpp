@@ -16,5 +16,7 @@
 #include "tcp_connection.cpp"
 #include "tcp_ring.cpp"
 #include "tensors.cpp"
+#include "title.cpp"
+#include "transport.cpp"
 #include "worker.cpp"
 #include "yield.cpp"

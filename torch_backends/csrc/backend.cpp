@@ -4,6 +4,7 @@
 #include "operation.h"
 #include "record.h"
 #include "reduction.h"
+#include "title.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -15,52 +16,15 @@ namespace torchfleet {
 
 using c10d::OpType;
 
-const char* title_of(OpType type) {
-  switch (type) {
-    case OpType::BROADCAST:
-      return TORCHFLEET_NAME ":broadcast";
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED:
-      return TORCHFLEET_NAME ":all_reduce";
-    case OpType::REDUCE:
-      return TORCHFLEET_NAME ":reduce";
-    case OpType::ALLGATHER:
-    case OpType::_ALLGATHER_BASE:
-      return TORCHFLEET_NAME ":all_gather";
-    case OpType::GATHER:
-      return TORCHFLEET_NAME ":gather";
-    case OpType::SCATTER:
-      return TORCHFLEET_NAME ":scatter";
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE:
-      return TORCHFLEET_NAME ":reduce_scatter";
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE:
-      return TORCHFLEET_NAME ":all_to_all";
-    case OpType::SEND:
-      return TORCHFLEET_NAME ":send";
-    case OpType::RECV:
-      return TORCHFLEET_NAME ":recv";
-    case OpType::RECVANYSOURCE:
-      return TORCHFLEET_NAME ":recvAnySource";
-    default:
-      return TORCHFLEET_NAME ":barrier";
-  }
-}
-
-void put_back(const at::Tensor& target, const at::Tensor& buffer) {
+void copy_back(const at::Tensor& target, const at::Tensor& buffer) {
   if (!target.is_same(buffer)) {
     target.copy_(buffer);
   }
 }
 
-const at::Tensor& only(const Tensors& tensors) {
+const at::Tensor& single(const Tensors& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "backend " TORCHFLEET_NAME ": got ", tensors.size(), " tensors; give one");
   return tensors[0];
-}
-
-char* bytes_of(const at::Tensor& tensor) {
-  return static_cast<char*>(tensor.data_ptr());
 }
 
 // Whether two contiguous tensors share memory, such as an output that is a part of the input.
@@ -72,15 +36,15 @@ namespace {
 std::vector<Piece> pieces(const Tensors& parts) {
   std::vector<Piece> found;
   for (const at::Tensor& part : parts) {
-    found.push_back({static_cast<int>(found.size()), bytes_of(part), static_cast<int64_t>(part.nbytes())});
+    found.push_back({static_cast<int>(found.size()), bytes_of(part), nbytes_of(part)});
   }
   return found;
 }
 
-int64_t nbytes_of(const Tensors& tensors) {
+int64_t nbytes_of_all(const Tensors& tensors) {
   int64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
-    bytes += static_cast<int64_t>(tensor.nbytes());
+    bytes += nbytes_of(tensor);
   }
   return bytes;
 }
@@ -95,24 +59,14 @@ void check_length(const char* operation, const Tensors& list, size_t length, con
                     length, ", ", why);
 }
 
-// The type that all of them have, as the record has it; -1 if there is none.
-int16_t common_type(const Tensors& tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.scalar_type() != tensors[0].scalar_type()) {
-      return -1;
-    }
-  }
-  return tensors.empty() ? -1 : static_cast<int16_t>(tensors[0].scalar_type());
-}
-
-void put_all_back(const Tensors& targets, const Tensors& buffers) {
+void copy_all_back(const Tensors& targets, const Tensors& buffers) {
   for (size_t i = 0; i < targets.size(); ++i) {
-    put_back(targets[i], buffers[i]);
+    copy_back(targets[i], buffers[i]);
   }
 }
 
 // The type that all of these tensors have; Undefined if they differ, or if there are none.
-at::ScalarType common_type(const Tensors& some, const Tensors& others) {
+at::ScalarType common_type(const Tensors& some, const Tensors& others = {}) {
   at::ScalarType found = some.empty() ? at::ScalarType::Undefined : some[0].scalar_type();
   for (const Tensors* list : {&some, &others}) {
     for (const at::Tensor& tensor : *list) {
@@ -151,7 +105,7 @@ std::string GroupBackend::name_of(OpType type, uint64_t number) const {
                   " of ", size_, ")");
 }
 
-WorkPtr GroupBackend::requested(WorkPtr work) {
+WorkPtr GroupBackend::tracked(WorkPtr work) {
   if (coalesced_) {
     coalesced_->push_back(work);
   }
@@ -165,7 +119,7 @@ WorkPtr GroupBackend::endCoalescing() {
 }
 
 at::Tensor GroupBackend::dense(const at::Tensor& tensor) const {
-  return transport_->reads_accelerators() ? direct(tensor) : staged(tensor);
+  return transport_->reads_accelerators() ? device_buffer(tensor) : host_buffer(tensor);
 }
 
 Tensors GroupBackend::all_dense(const Tensors& tensors) const {
@@ -179,7 +133,7 @@ Tensors GroupBackend::all_dense(const Tensors& tensors) const {
 at::Tensor GroupBackend::reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
   reduction(tensor.scalar_type(), op);  // refuses what is not to be had
   const bool on_host = transport_->needs_host_memory(op, tensor.scalar_type());
-  return divided_before(on_host ? staged(tensor) : dense(tensor), op, size_);
+  return divided_before(on_host ? host_buffer(tensor) : dense(tensor), op, size_);
 }
 
 void GroupBackend::check_process() const {
@@ -199,24 +153,21 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
   const auto limit = timeout == c10d::kUnsetTimeout ? timeout_ : timeout;
   const Tensors& some = outputs.empty() ? inputs : outputs;
   const c10::Device device = some.empty() ? at::kCPU : some[0].device();
-  const int64_t bytes = nbytes_of(some);
-  const int16_t scalar_type = common_type(some);
-  auto missing = [transport = transport_] { return transport->missing(); };
-  const uint64_t sequence = ++collectives_;
-  const bool bounded = device.is_cpu() || !transport_->reads_accelerators();
-  auto work = c10::make_intrusive<Collective>(Label{type, title_of(type)}, rank_, inputs, std::move(outputs), limit,
-                                              name_of(type, sequence), missing, bounded);
   if (!group_) {
-    group_ = kept(pg_uid_.empty() ? "world" : pg_uid_);
+    group_ = intern(pg_uid_.empty() ? "world" : pg_uid_);
   }
-  const uint64_t number = entered(group_, sequence, title_of(type), bytes, scalar_type);
-  work->recorded_as(number);
+  const uint64_t sequence = ++collectives_;
+  const uint64_t number = record_start(group_, sequence, title_of(type), nbytes_of_all(some), common_type(some));
+  auto missing = [transport = transport_] { return transport->missing(); };
+  const bool bounded = device.is_cpu() || !transport_->reads_accelerators();
+  auto work = c10::make_intrusive<Collective>(type, rank_, inputs, std::move(outputs), limit, name_of(type, sequence),
+                                              missing, bounded, number);
   // An operation may still run when the group is gone: it holds the transport.
   auto run = [transport = transport_, device, operation = std::move(operation)] {
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
     const at::AutoDispatchBelowADInplaceOrView no_autograd;  // the caller's no_grad or inference_mode is not this thread's
     operation(*transport);
-    settle(device);
+    synchronize(device);
   };
   auto failed = [transport = transport_, note = note_failure()](const std::string& why) {
     note();
@@ -225,32 +176,32 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
   try {
     worker_.submit(work, std::move(run), std::move(failed));
   } catch (...) {
-    left(number);
+    record_end(number);
     throw;
   }
-  return requested(std::move(work));
+  return tracked(std::move(work));
 }
 
 WorkPtr GroupBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  const at::Tensor tensor = only(tensors);
+  const at::Tensor tensor = single(tensors);
   const at::Tensor buffer = dense(tensor);
   const int root = checked_rank("root", opts.rootRank);
   const bool here = rank_ == root;
   return submit(OpType::BROADCAST, tensors, tensors, opts.timeout, [=](const Transport& by) {
     by.broadcast(buffer, root);
     if (!here) {
-      put_back(tensor, buffer);
+      copy_back(tensor, buffer);
     }
   });
 }
 
 WorkPtr GroupBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  const at::Tensor tensor = only(tensors);
+  const at::Tensor tensor = single(tensors);
   at::Tensor buffer = reducible(tensor, opts.reduceOp);
   return submit(OpType::ALLREDUCE, tensors, tensors, opts.timeout,
                 [tensor, buffer, op = opts.reduceOp](const Transport& by) mutable {
                   by.all_reduce(buffer, op);
-                  put_back(tensor, buffer);
+                  copy_back(tensor, buffer);
                 });
 }
 
@@ -264,48 +215,43 @@ WorkPtr GroupBackend::allreduce_coalesced(Tensors& tensors, const c10d::Allreduc
                   for (at::Tensor& buffer : buffers) {
                     by.all_reduce(buffer, op);
                   }
-                  put_all_back(tensors, buffers);
+                  copy_all_back(tensors, buffers);
                 });
 }
 
 WorkPtr GroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  const at::Tensor tensor = only(tensors);
+  const at::Tensor tensor = single(tensors);
   at::Tensor buffer = reducible(tensor, opts.reduceOp);
   const int root = checked_rank("root", opts.rootRank);
   const bool here = rank_ == root;
   return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
     by.reduce(buffer, op, root);
     if (here) {
-      put_back(tensor, buffer);
+      copy_back(tensor, buffer);
     }
   });
 }
 
 WorkPtr GroupBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  const at::Tensor input = dense(only(inputs));
+  const at::Tensor input = single(inputs);
   TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_),
                     "backend " TORCHFLEET_NAME ": all_gather: give a list of ", size_, " tensors");
   const Tensors targets = outputs[0];
-  Tensors buffers;  // parts of other sizes than ours: each comes from its own rank
-  if (std::any_of(targets.begin(), targets.end(), [&](const auto& target) { return target.numel() != input.numel(); })) {
-    buffers = all_dense(targets);
-    put_back(buffers[rank_], input.view_as(buffers[rank_]));
-    settle(input.device());
+  if (std::all_of(targets.begin(), targets.end(), [&](const auto& target) { return target.numel() == input.numel(); })) {
+    std::vector<Tensors> lists;
+    for (const at::Tensor& target : targets) {
+      lists.push_back({target});
+    }
+    return allgather_coalesced(lists, inputs, opts);
   }
-  return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=, size = size_](const Transport& by) {
+  const Tensors buffers = all_dense(targets);  // each comes from its own rank
+  copy_back(buffers[rank_], dense(input).view_as(buffers[rank_]));
+  synchronize(input.device());
+  return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=](const Transport& by) {
     for (size_t root = 0; root < buffers.size(); ++root) {
       by.broadcast(buffers[root], static_cast<int>(root));
     }
-    if (!buffers.empty()) {
-      put_all_back(targets, buffers);
-      return;
-    }
-    const at::Tensor whole = at::empty({size, input.numel()}, input.options());
-    Operation::hold(std::make_shared<at::Tensor>(whole));
-    by.all_gather(input, whole);
-    for (int rank = 0; rank < size; ++rank) {
-      targets[rank].copy_(whole[rank].view(targets[rank].sizes()));
-    }
+    copy_all_back(targets, buffers);
   });
 }
 
@@ -327,7 +273,7 @@ WorkPtr GroupBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors&
     for (size_t i = 0; i < to.size(); ++i) {
       by.all_gather(from[i], to[i]);
     }
-    put_all_back(targets, to);
+    copy_all_back(targets, to);
   });
 }
 
@@ -356,7 +302,7 @@ WorkPtr GroupBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
 }
 
 WorkPtr GroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
-  const at::Tensor input = dense(only(inputs));
+  const at::Tensor input = dense(single(inputs));
   const int root = checked_rank("root", opts.rootRank);
   const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
   if (rank_ == root) {
@@ -365,13 +311,13 @@ WorkPtr GroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, con
   const Tensors buffers = all_dense(targets);
   return submit(OpType::GATHER, inputs, targets, opts.timeout, [=](const Transport& by) {
     const Signature own(Signature::kGather, input.scalar_type(), -1, root);
-    by.exchange(own, {{root, bytes_of(input), static_cast<int64_t>(input.nbytes())}}, pieces(buffers));
-    put_all_back(targets, buffers);
+    by.exchange(own, {{root, bytes_of(input), nbytes_of(input)}}, pieces(buffers));
+    copy_all_back(targets, buffers);
   });
 }
 
 WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
-  const at::Tensor target = only(outputs);
+  const at::Tensor target = single(outputs);
   const at::Tensor buffer = dense(target);
   const int root = checked_rank("root", opts.rootRank);
   const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
@@ -380,14 +326,14 @@ WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, co
   }
   return submit(OpType::SCATTER, parts, outputs, opts.timeout, [=](const Transport& by) {
     const Signature own(Signature::kScatter, buffer.scalar_type(), -1, root);
-    by.exchange(own, pieces(parts), {{root, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())}});
-    put_back(target, buffer);
+    by.exchange(own, pieces(parts), {{root, bytes_of(buffer), nbytes_of(buffer)}});
+    copy_back(target, buffer);
   });
 }
 
 WorkPtr GroupBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                    const c10d::ReduceScatterOptions& opts) {
-  at::Tensor output = only(outputs);
+  at::Tensor output = single(outputs);
   check_length("reduce_scatter", inputs.at(0), size_);
   Tensors flat;
   for (const at::Tensor& part : inputs.at(0)) {
@@ -417,12 +363,12 @@ WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors&
     TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend " TORCHFLEET_NAME ": reduce_scatter: the input has ",
                       from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
     const bool serves = targets[i].device() == from[i].device() && targets[i].is_contiguous() && !overlap(targets[i], from[i]);
-    to.push_back(serves ? targets[i] : room_for(targets[i], from[i].device()));
+    to.push_back(serves ? targets[i] : buffer_on(targets[i], from[i].device()));
   }
   return submit(OpType::_REDUCE_SCATTER_BASE, inputs, targets, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
     for (size_t i = 0; i < to.size(); ++i) {
       by.reduce_scatter(from[i], to[i], op);
-      put_back(targets[i], to[i]);
+      copy_back(targets[i], to[i]);
     }
   });
 }
@@ -433,7 +379,7 @@ WorkPtr GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::
   const Tensors sends = parts_of(from, input_splits, size_), receives = parts_of(to, output_splits, size_);
   return submit(OpType::ALLTOALL_BASE, {input}, {output}, opts.timeout, [=](const Transport& by) {
     by.exchange(Signature(Signature::kAllToAll, from.scalar_type(), -1), pieces(sends), pieces(receives));
-    put_back(target, to);
+    copy_back(target, to);
   });
 }
 
@@ -444,7 +390,7 @@ WorkPtr GroupBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::Al
   const Signature own(Signature::kAllToAll, common_type(from, to), -1);
   return submit(OpType::ALLTOALL, inputs, targets, opts.timeout, [=](const Transport& by) {
     by.exchange(own, pieces(from), pieces(to));
-    put_all_back(targets, to);
+    copy_all_back(targets, to);
   });
 }
 

@@ -80,7 +80,7 @@ class GroupBackend : public c10d::Backend {
   Tensors all_dense(const Tensors& tensors) const;
   at::Tensor reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
 
-  WorkPtr requested(WorkPtr work);
+  WorkPtr tracked(WorkPtr work);
   std::string name_of(c10d::OpType type, uint64_t number) const;
   // Is called in another thread when an operation of the group fails.
   virtual std::function<void()> note_failure() const { return [] {}; }
@@ -96,11 +96,7 @@ class GroupBackend : public c10d::Backend {
   std::optional<std::vector<WorkPtr>> coalesced_;
 };
 
-// The names in profilers, as PyTorch's other backends have them.
-const char* title_of(c10d::OpType type);
-
-void put_back(const at::Tensor& target, const at::Tensor& buffer);
-const at::Tensor& only(const Tensors& tensors);  // throws c10::ValueError if there are several
-char* bytes_of(const at::Tensor& tensor);
+void copy_back(const at::Tensor& target, const at::Tensor& buffer);
+const at::Tensor& single(const Tensors& tensors);  // throws c10::ValueError if there are several
 
 }  // namespace torchfleet

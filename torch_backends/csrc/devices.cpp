@@ -16,34 +16,36 @@ void refuse_sparse(const at::Tensor& tensor) {
 }
 }  // namespace
 
-void settle(c10::Device device) {
+void synchronize(c10::Device device) {
   if (!device.is_cpu()) {
     const c10::impl::VirtualGuardImpl devices(device.type());
     devices.synchronizeStream(devices.getStream(device));
   }
 }
 
-at::Tensor direct(const at::Tensor& tensor) {
+at::Tensor device_buffer(const at::Tensor& tensor) {
   refuse_sparse(tensor);
   at::Tensor found = tensor.contiguous();
   if (!found.is_cpu()) {
-    settle(found.device());
+    synchronize(found.device());
     static std::once_flag told;
-    std::call_once(told, [&] { LOG(INFO) << "backend " TORCHFLEET_NAME ": tensors on " << found.device() << " are read by MPI itself"; });
+    std::call_once(told, [&] {
+      LOG(INFO) << "backend " TORCHFLEET_NAME ": tensors on " << found.device() << " are read by MPI itself";
+    });
   }
   return found;
 }
 
-at::Tensor staged(const at::Tensor& tensor) {
+at::Tensor host_buffer(const at::Tensor& tensor) {
   refuse_sparse(tensor);
   if (tensor.is_cpu()) {
     return tensor.contiguous();
   }
   TORCH_WARN_ONCE("backend " TORCHFLEET_NAME ": tensors on ", tensor.device(), " go through memory of the host");
-  return room_for(tensor, at::kCPU).copy_(tensor);
+  return buffer_on(tensor, at::kCPU).copy_(tensor);
 }
 
-at::Tensor room_for(const at::Tensor& tensor, c10::Device device) {
+at::Tensor buffer_on(const at::Tensor& tensor, c10::Device device) {
   return at::empty(tensor.sizes(), tensor.options().device(device).pinned_memory(tensor.is_cuda() && device.is_cpu()));
 }
 

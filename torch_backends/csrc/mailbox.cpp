@@ -11,9 +11,9 @@ std::shared_ptr<Receive> Mailbox::add(const Piece& piece, int tag) {
   return receive;
 }
 
-bool Mailbox::look(const Receive& receive) {
+bool Mailbox::try_match(const Receive& receive) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (receive.is_found) {
+  if (receive.is_matched) {
     return true;
   }
   const auto first = std::find_if(waiting_.begin(), waiting_.end(), [&](const auto& other) {
@@ -25,24 +25,24 @@ bool Mailbox::look(const Receive& receive) {
   if (!has_room(*found) || !find(receive, &message, &status)) {
     return false;
   }
-  const int64_t before = std::min(found->came, found->piece.bytes);
+  const int64_t before = std::min(found->arrived, found->piece.bytes);
   const Piece rest{status.MPI_SOURCE, found->piece.data + before, found->piece.bytes - before};
-  const Request part = post_found(rest, message, status);
+  const Request part = post_matched(rest, message, status);
   found->piece.rank = rest.rank;
-  found->came += part.bytes;
-  found->is_found = is_last(part);
+  found->arrived += part.bytes;
+  found->is_matched = is_last(part);
   found->requests.push_back(part);
-  if (found->is_found) {
+  if (found->is_matched) {
     waiting_.erase(first);
   } else {
     std::rotate(waiting_.begin(), first, first + 1);  // the other parts are its too
   }
-  return receive.is_found;
+  return receive.is_matched;
 }
 
 // What is of another size is received one part after the other, so that it takes no more memory than one.
 bool Mailbox::has_room(Receive& receive) {
-  if (!receive.requests.empty() && receive.requests.back().aside) {
+  if (!receive.requests.empty() && receive.requests.back().scratch) {
     int flag = 0;
     TORCHFLEET_MPI(MPI_Test(&receive.requests.back().request, &flag, MPI_STATUS_IGNORE));
     if (flag == 0) {

@@ -21,8 +21,8 @@ struct Receive {
   const std::shared_ptr<Mailbox> mailbox;
   Piece piece;  // its rank is MPI_ANY_SOURCE until a message is found, if any will do
   const int tag;
-  int64_t came = 0;  // bytes of the parts that are found
-  bool is_found = false;  // the last part too
+  int64_t arrived = 0;  // bytes of the parts that are found
+  bool is_matched = false;  // the last part too
   std::vector<Request> requests{};  // of these parts
 };
 
@@ -35,7 +35,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
 
   // Whether its message is found, to the last part. Receives of the same source and tag get theirs in the order of add(), and
   // those that name the source before those from any source, as with gloo.
-  bool look(const Receive& receive);
+  bool try_match(const Receive& receive);
 
   void drop(const Receive& receive);
 

@@ -1,7 +1,8 @@
 #include "message.h"
 
 #include "operation.h"
-#include "patience.h"
+#include "backoff.h"
+#include "title.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue_inl.h>
@@ -11,10 +12,10 @@
 
 namespace torchfleet {
 
-Message::Message(Label label, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target,
+Message::Message(c10d::OpType type, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target,
                  std::vector<Request> requests, std::chrono::milliseconds timeout, std::string name,
                  std::shared_ptr<Receive> receive)
-    : Work(rank, label.type, label.title, std::vector<at::Tensor>{target}),
+    : Work(rank, type, title_of(type), std::vector<at::Tensor>{target}),
       comm_(comm),
       buffer_(std::move(buffer)),
       target_(std::move(target)),
@@ -29,12 +30,12 @@ bool Message::take() {
   if (!receive_) {
     return true;
   }
-  if (!receive_->mailbox->look(*receive_)) {
+  if (!receive_->mailbox->try_match(*receive_)) {
     return false;
   }
   source_ = receive_->piece.rank;
-  if (receive_->came != receive_->piece.bytes) {
-    mismatch_ = c10::str("rank ", source_, " sent ", receive_->came, " bytes, and ", receive_->piece.bytes, " are expected");
+  if (receive_->arrived != receive_->piece.bytes) {
+    mismatch_ = c10::str("rank ", source_, " sent ", receive_->arrived, " bytes, and ", receive_->piece.bytes, " are expected");
   }
   requests_ = std::move(receive_->requests);
   std::reverse(requests_.begin(), requests_.end());
@@ -72,7 +73,7 @@ bool Message::advance() {
   } catch (const std::exception& error) {
     if (!requests_.empty()) {  // MPI may still access the memory
       new at::Tensor(buffer_);
-      abandon();
+      skip_finalize();
     }
     exception_ = std::make_exception_ptr(
         C10_BUILD_ERROR(DistBackendError, c10::str("backend mpi: ", name_, ": ", plain_text(error))));
@@ -101,7 +102,7 @@ void Message::complete_future() {
     return;
   }
   future_is_over_ = true;
-  run_elsewhere([future = future_, error = exception_, target = target_] {
+  run_in_thread([future = future_, error = exception_, target = target_] {
     if (error) {
       future->setError(error);
     } else {
@@ -136,30 +137,30 @@ bool Message::isSuccess() const {
 }
 
 // What is copied to an accelerator at the end is left to the thread that wants it, as that is where its stream is.
-Message::State Message::advance_for_others() {
+bool Message::advance_for_others() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock) {
-    return State::kUnderWay;
+    return false;
   }
   if (!completed_ && !target_.is_same(buffer_) && !target_.is_cpu()) {
     try {
       if (take()) {
         are_requests_done();
       }
-      return State::kUnderWay;
+      return false;
     } catch (const std::exception&) {
     }  // advance() comes to it again
   }
   if (advance()) {
-    return State::kOver;
+    return true;
   }
   if (future_ && !future_is_over_ && Clock::now() - posted_ >= finite(timeout_)) {
     future_is_over_ = true;
     const auto error = std::make_exception_ptr(C10_BUILD_ERROR(
         DistBackendError, c10::str("backend mpi: ", name_, " has not ended within ", timeout_.count(), " ms")));
-    run_elsewhere([future = future_, error] { future->setError(error); });
+    run_in_thread([future = future_, error] { future->setError(error); });
   }
-  return State::kUnderWay;
+  return false;
 }
 
 void Message::cancel() {
@@ -174,14 +175,14 @@ void Message::cancel() {
 bool Message::wait(std::chrono::milliseconds timeout) {
   const auto limit = finite(timeout == kNoTimeout ? timeout_ : timeout);
   const auto start = Clock::now();
-  for (Patience patience;; patience.rest()) {
+  for (Backoff backoff;; backoff.pause()) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (advance()) {
         break;
       }
     }
-    TORCH_CHECK_WITH(DistBackendError, !patience.is_spent() || Clock::now() - start < limit, "backend mpi: ", name_,
+    TORCH_CHECK_WITH(DistBackendError, !backoff.sleeps() || Clock::now() - start < limit, "backend mpi: ", name_,
                      " has not ended within ", limit.count(), " ms: the other rank does not take part in it");
   }
   if (exception_) {

@@ -11,8 +11,8 @@ namespace torchfleet {
 
 using c10d::OpType;
 
-MPIBackend::MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout)
-    : GroupBackend(std::make_shared<MPITransport>(comm), rank, size, timeout) {
+MPIBackend::MPIBackend(MPI_Comm comm, std::chrono::milliseconds timeout)
+    : GroupBackend(std::make_shared<MPITransport>(comm), rank_in(comm), size_of(comm), timeout) {
   TORCHFLEET_MPI(MPI_Comm_dup(comm, &messages_));
   TORCHFLEET_MPI(MPI_Comm_set_errhandler(messages_, MPI_ERRORS_RETURN));
   mailbox_ = std::make_shared<Mailbox>(messages_);
@@ -75,34 +75,29 @@ WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int ta
   TORCH_CHECK_WITH(DistBackendError, messages_ != MPI_COMM_NULL, "backend mpi: this group was destroyed");
   TORCH_CHECK_VALUE(tag >= 0, "backend mpi: got tag ", tag, "; give one that is not negative");
   const at::Tensor buffer = dense(tensor);
-  const Piece piece{peer, bytes_of(buffer), static_cast<int64_t>(buffer.nbytes())};
+  const Piece piece{peer, bytes_of(buffer), nbytes_of(buffer)};
   const bool sends = type == OpType::SEND;
   std::vector<Request> requests;
   if (sends) {
     std::lock_guard<std::mutex> lock(sending_);
     requests = post_message(messages_, piece, tag);
   }
-  return posted(c10::make_intrusive<Message>(
-      Label{type, title_of(type)}, rank_, messages_, buffer, sends ? buffer : tensor,
-      std::move(requests), timeout_, name_of(type, ++message_count_),
-      sends ? nullptr : mailbox_->add(piece, tag)));
-}
-
-WorkPtr MPIBackend::posted(c10::intrusive_ptr<Message> message) {
+  auto message = c10::make_intrusive<Message>(type, rank_, messages_, buffer, sends ? buffer : tensor, std::move(requests),
+                                              timeout_, name_of(type, ++message_count_), sends ? nullptr : mailbox_->add(piece, tag));
   Progress::of_process().add(message);
-  return requested(std::move(message));
+  return tracked(std::move(message));
 }
 
 WorkPtr MPIBackend::send(Tensors& tensors, int to, int tag) {
-  return post(OpType::SEND, only(tensors), checked_rank("rank", to), tag);
+  return post(OpType::SEND, single(tensors), checked_rank("rank", to), tag);
 }
 
 WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
-  return post(OpType::RECV, only(tensors), checked_rank("rank", from), tag);
+  return post(OpType::RECV, single(tensors), checked_rank("rank", from), tag);
 }
 
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
-  return post(OpType::RECVANYSOURCE, only(tensors), MPI_ANY_SOURCE, tag);
+  return post(OpType::RECVANYSOURCE, single(tensors), MPI_ANY_SOURCE, tag);
 }
 
 }  // namespace torchfleet

@@ -18,7 +18,7 @@ namespace torchfleet {
 class MPIBackend : public GroupBackend {
  public:
   // `comm` is a communicator that only this group uses.
-  MPIBackend(MPI_Comm comm, int rank, int size, std::chrono::milliseconds timeout);
+  MPIBackend(MPI_Comm comm, std::chrono::milliseconds timeout);
 
   void shutdown() override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
@@ -27,11 +27,10 @@ class MPIBackend : public GroupBackend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
  protected:
-  std::function<void()> note_failure() const override { return abandon; }
+  std::function<void()> note_failure() const override { return skip_finalize; }
 
  private:
   WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
-  WorkPtr posted(c10::intrusive_ptr<Message> message);
 
   MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
   std::mutex sending_;  // the parts of a message follow each other

@@ -17,8 +17,10 @@ Operation::~Operation() {
   running = nullptr;
 }
 
-Operation* Operation::current() {
-  return running;
+void Operation::watch(std::function<void()> function) {
+  if (running != nullptr) {
+    running->watch_ = std::move(function);
+  }
 }
 
 void Operation::check(const std::vector<int>& missing) {

@@ -29,17 +29,14 @@ class Operation {
   ~Operation();
   Operation(const Operation&) = delete;
 
-  // Of this thread; null if it runs none (the program's own threads).
-  static Operation* current();
-
   // Throws TimedOut after the deadline, and whatever the watch throws. Does nothing in a thread without an operation.
   static void check(const std::vector<int>& missing = {});
 
   // The time left, at most `most`.
   static std::chrono::nanoseconds at_most(std::chrono::nanoseconds most);
 
-  // Is called by check(), to notice that the ranks disagree while data is in transit. Null for none.
-  void watch(std::function<void()> function) { watch_ = std::move(function); }
+  // The function is called by check(), to notice that the ranks disagree while data is in transit. Null for none.
+  static void watch(std::function<void()> function);
 
   // MPI cannot cancel a collective. If the operation fails, memory that MPI may still access is kept until the process
   // ends.

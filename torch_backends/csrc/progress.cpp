@@ -9,7 +9,7 @@
 namespace torchfleet {
 
 namespace {
-// Pauses between two looks: the longer nothing has happened, the longer. The first look comes after a pause, too: whoever
+// Pauses between two polls: the longer nothing has happened, the longer. The first poll comes after a pause, too: whoever
 // waits for a message looks itself.
 constexpr auto kShortestPause = std::chrono::microseconds(50), kLongestPause = std::chrono::microseconds(1000);
 constexpr int kPart = 16;  // of the time since the last news
@@ -34,7 +34,7 @@ void Progress::add(c10::intrusive_ptr<Message> message) {
     return;
   }
   messages_.push_back(std::move(message));
-  news_ = Clock::now();
+  last_news_ = Clock::now();
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { serve(); });
   } else if (idle_) {
@@ -50,31 +50,32 @@ bool Progress::has_any_of(MPI_Comm comm) {
 void Progress::serve() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!closed_) {
-    const auto quiet = Clock::now() - news_;
+    const auto quiet = Clock::now() - last_news_;
     if (messages_.empty() && quiet > kLinger) {
       idle_ = true;
       changed_.wait(lock, [this] { return closed_ || !messages_.empty(); });
       idle_ = false;
       continue;
     }
-    const auto pause = messages_.empty() ? kLongestPause : std::clamp<Clock::duration>(quiet / kPart, kShortestPause, kLongestPause);
+    const auto pause =
+        messages_.empty() ? kLongestPause : std::clamp<Clock::duration>(quiet / kPart, kShortestPause, kLongestPause);
     changed_.wait_for(lock, pause, [this] { return closed_; });
     if (!messages_.empty() && !closed_) {
       lock.unlock();
-      look();
+      advance_all();
       lock.lock();
     }
   }
 }
 
-void Progress::look() {
+void Progress::advance_all() {
   std::vector<c10::intrusive_ptr<Message>> all, over;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     all = messages_;
   }
   for (auto& message : all) {
-    if (message->advance_for_others() == Message::State::kOver) {
+    if (message->advance_for_others()) {
       over.push_back(message);
     }
   }
@@ -84,7 +85,7 @@ void Progress::look() {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto is_over = [&](const auto& message) { return std::find(over.begin(), over.end(), message) != over.end(); };
   messages_.erase(std::remove_if(messages_.begin(), messages_.end(), is_over), messages_.end());
-  news_ = Clock::now();
+  last_news_ = Clock::now();
 }
 
 bool Progress::close(std::chrono::milliseconds most) {

@@ -30,12 +30,12 @@ class Progress {
 
  private:
   void serve();
-  void look();  // at all messages
+  void advance_all();  // at all messages
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<c10::intrusive_ptr<Message>> messages_;
-  std::chrono::steady_clock::time_point news_;  // when a message was added or was over
+  std::chrono::steady_clock::time_point last_news_;  // when a message was added or was over
   std::thread thread_;
   bool idle_ = false, closed_ = false;
 };

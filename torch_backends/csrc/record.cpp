@@ -2,8 +2,6 @@
 
 #include "name.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -23,9 +21,9 @@ struct alignas(64) Entry {
   std::atomic<const char*> title{nullptr};
   std::atomic<uint64_t> sequence{0};
   std::atomic<int64_t> bytes{0};
-  std::atomic<int64_t> entered{0};
-  std::atomic<int64_t> left{0};  // 0: it has not ended
-  std::atomic<int16_t> type{-1};
+  std::atomic<int64_t> started{0};
+  std::atomic<int64_t> ended{0};  // 0: it has not ended
+  std::atomic<c10::ScalarType> type{c10::ScalarType::Undefined};
 };
 static_assert(sizeof(Entry) == 64);
 
@@ -45,7 +43,7 @@ int64_t nanoseconds() {
 }
 }  // namespace
 
-const char* kept(const std::string& name) {
+const char* intern(const std::string& name) {
   static auto* mutex = new std::mutex;
   static auto* names = new std::set<std::string>;
   std::lock_guard<std::mutex> lock(*mutex);
@@ -57,7 +55,7 @@ const char* kept(const std::string& name) {
   return names->insert(plain).first->c_str();
 }
 
-uint64_t entered(const char* group, uint64_t sequence, const char* title, int64_t bytes, int16_t type) {
+uint64_t record_start(const char* group, uint64_t sequence, const char* title, int64_t bytes, c10::ScalarType type) {
   const uint64_t number = entries().newest.fetch_add(1, std::memory_order_relaxed) + 1;
   Entry& slot = entries().slots[number % kSlots];
   slot.number.store(0, std::memory_order_relaxed);
@@ -67,16 +65,16 @@ uint64_t entered(const char* group, uint64_t sequence, const char* title, int64_
   slot.sequence.store(sequence, std::memory_order_relaxed);
   slot.bytes.store(bytes, std::memory_order_relaxed);
   slot.type.store(type, std::memory_order_relaxed);
-  slot.entered.store(nanoseconds(), std::memory_order_relaxed);
-  slot.left.store(0, std::memory_order_relaxed);
+  slot.started.store(nanoseconds(), std::memory_order_relaxed);
+  slot.ended.store(0, std::memory_order_relaxed);
   slot.number.store(number, std::memory_order_release);
   return number;
 }
 
-void left(uint64_t number) {
+void record_end(uint64_t number) {
   Entry& slot = entries().slots[number % kSlots];
   if (slot.number.load(std::memory_order_relaxed) == number) {  // else it is that of a later one
-    slot.left.store(nanoseconds(), std::memory_order_relaxed);
+    slot.ended.store(nanoseconds(), std::memory_order_relaxed);
   }
 }
 
@@ -94,20 +92,19 @@ std::string record_as_json() {
     const char* title = slot.title.load(std::memory_order_relaxed);
     const uint64_t sequence = slot.sequence.load(std::memory_order_relaxed);
     const int64_t bytes = slot.bytes.load(std::memory_order_relaxed);
-    const int16_t type = slot.type.load(std::memory_order_relaxed);
-    const int64_t begun = slot.entered.load(std::memory_order_relaxed), ended = slot.left.load(std::memory_order_relaxed);
+    const c10::ScalarType type = slot.type.load(std::memory_order_relaxed);
+    const int64_t started = slot.started.load(std::memory_order_relaxed), ended = slot.ended.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (slot.number.load(std::memory_order_relaxed) != number) {
       continue;
     }
     text << between << R"({"process_group": [")" << group << R"(", ")" TORCHFLEET_NAME R"("], "collective_seq_id": )" << sequence
-         << R"(, "profiling_name": ")" << title << R"(", "bytes": )" << bytes << R"(, "time_created_ns": )" << begun
+         << R"(, "profiling_name": ")" << title << R"(", "bytes": )" << bytes << R"(, "time_created_ns": )" << started
          << R"(, "time_discovered_completed_ns": )" << ended << R"(, "retired": )" << (ended ? "true" : "false")
          << R"(, "is_p2p": false)";
-    if (type >= 0) {
-      const auto known = static_cast<c10::ScalarType>(type);
-      text << R"(, "output_sizes": [[)" << bytes / static_cast<int64_t>(c10::elementSize(known))
-           << R"(]], "output_dtypes": [")" << c10::toString(known) << R"("])";
+    if (type != c10::ScalarType::Undefined) {
+      text << R"(, "output_sizes": [[)" << bytes / static_cast<int64_t>(c10::elementSize(type))
+           << R"(]], "output_dtypes": [")" << c10::toString(type) << R"("])";
     }
     text << "}";
     between = ",\n";

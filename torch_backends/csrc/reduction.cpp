@@ -2,6 +2,7 @@
 
 #include "name.h"
 
+#include <ATen/Dispatch_v2.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
@@ -73,7 +74,7 @@ void reduce_integers(Kind op, const void* in, void* inout, int64_t count) {
 }
 
 [[noreturn]] void refuse(at::ScalarType dtype, Kind kind) {
-  TORCH_CHECK_VALUE(false, "backend " TORCHFLEET_NAME ": ", name_of_reduction(kind), " of ", dtype, " is not to be had");
+  TORCH_CHECK_VALUE(false, "backend " TORCHFLEET_NAME ": ", name_of_reduction(kind), " of ", dtype, " is not supported");
 }
 
 bool is_bitwise(Kind kind) {
@@ -111,38 +112,25 @@ Reduction boolean(at::ScalarType dtype, Kind kind) {
 
 Reduction reduction(at::ScalarType dtype, const c10d::ReduceOp& op) {
   const Kind kind = op.op_;
+  const auto is_one_of = [=](std::initializer_list<at::ScalarType> types) {
+    return std::find(types.begin(), types.end(), dtype) != types.end();
+  };
   if (kind > Kind::BXOR) {
     refuse(dtype, kind);
   }
-  switch (dtype) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-      if (is_bitwise(kind)) {
-        refuse(dtype, kind);
-      }
-      return {dtype, dtype, kind == Kind::AVG ? Kind::SUM : kind};
-    case at::kComplexFloat:
-    case at::kComplexDouble:
-      return complex(dtype, kind);
-    case at::kByte:
-    case at::kChar:
-    case at::kShort:
-    case at::kInt:
-    case at::kLong:
-    case at::kUInt16:
-    case at::kUInt32:
-    case at::kUInt64:
-      if (kind == Kind::AVG) {
-        refuse(dtype, kind);
-      }
-      return {dtype, dtype, kind};
-    case at::kBool:
-      return boolean(dtype, kind);
-    default:
-      refuse(dtype, kind);
+  if (dtype == at::kBool) {
+    return boolean(dtype, kind);
   }
+  if (is_one_of({at::kComplexFloat, at::kComplexDouble})) {
+    return complex(dtype, kind);
+  }
+  if (c10::isIntegralType(dtype, false) && kind != Kind::AVG) {
+    return {dtype, dtype, kind};
+  }
+  if (is_one_of({at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) && !is_bitwise(kind)) {
+    return {dtype, dtype, kind == Kind::AVG ? Kind::SUM : kind};
+  }
+  refuse(dtype, kind);
 }
 
 const char* name_of_reduction(Kind kind) {
@@ -151,26 +139,11 @@ const char* name_of_reduction(Kind kind) {
 }
 
 void reduce_local(const Reduction& how, const void* in, void* inout, int64_t count) {
-  switch (how.unit) {
-    case at::kByte:
-      return reduce_integers<uint8_t>(how.op, in, inout, count);
-    case at::kChar:
-      return reduce_integers<int8_t>(how.op, in, inout, count);
-    case at::kShort:
-      return reduce_integers<int16_t>(how.op, in, inout, count);
-    case at::kInt:
-      return reduce_integers<int32_t>(how.op, in, inout, count);
-    case at::kLong:
-      return reduce_integers<int64_t>(how.op, in, inout, count);
-    case at::kUInt16:
-      return reduce_integers<uint16_t>(how.op, in, inout, count);
-    case at::kUInt32:
-      return reduce_integers<uint32_t>(how.op, in, inout, count);
-    case at::kUInt64:
-      return reduce_integers<uint64_t>(how.op, in, inout, count);
-    default:
-      return reduce_by_torch(how.unit, how.op, in, inout, count);
+  if (!c10::isIntegralType(how.unit, false)) {
+    return reduce_by_torch(how.unit, how.op, in, inout, count);
   }
+  AT_DISPATCH_V2(how.unit, "reduce_local", AT_WRAP([&] { reduce_integers<scalar_t>(how.op, in, inout, count); }),
+                 AT_EXPAND(AT_INTEGRAL_TYPES_V2));
 }
 
 at::Tensor divided_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int size) {

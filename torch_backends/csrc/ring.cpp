@@ -1,7 +1,7 @@
 #include "ring.h"
 
 #include "operation.h"
-#include "patience.h"
+#include "backoff.h"
 
 #include <algorithm>
 #include <memory>
@@ -28,9 +28,7 @@ struct Part {
 class Ring {
  public:
   Ring(MPI_Comm comm, char* data, int64_t count, const Reduction& how, int64_t size)
-      : comm_(comm), data_(data), count_(count), how_(how), size_(size) {
-    TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank_));
-    TORCHFLEET_MPI(MPI_Comm_size(comm, &ranks_));
+      : comm_(comm), data_(data), count_(count), how_(how), size_(size), rank_(rank_in(comm)), ranks_(size_of(comm)) {
     const int64_t longest = (count + ranks_ - 1) / ranks_;
     segments_ = (longest + kSegment / size - 1) / (kSegment / size);
     items_ = (2 * ranks_ - 2) * segments_;
@@ -41,13 +39,13 @@ class Ring {
   }
 
   void go() {
-    Patience patience;
+    Backoff backoff;
     while (received_ < items_ || sent_ < items_) {
       post();
       if (advance()) {
-        patience = Patience();
+        backoff = Backoff();
       } else {
-        patience.rest();
+        backoff.pause();
       }
     }
   }
@@ -107,7 +105,7 @@ class Ring {
   const int64_t count_;
   const Reduction how_;
   const int64_t size_;
-  int rank_ = 0, ranks_ = 0;
+  const int rank_, ranks_;
   int64_t segments_, items_;
   int64_t receiving_ = 0, received_ = 0, sending_ = 0, sent_ = 0;  // items that are posted, and that are done
   MPI_Request receives_[kWindow], sends_[kWindow];

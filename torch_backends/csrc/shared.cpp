@@ -36,8 +36,8 @@ constexpr int64_t kMostBytes = 64 << 20;      // of the slots of all ranks toget
 constexpr int64_t kLeastInPlace = 128 << 10;  // bytes from which exchanging the locations of the data is worth its cost
 constexpr int64_t kLong = 1 << 20;            // bytes of an operation whose time is measured
 constexpr uint32_t kMeasure = 64;             // one of so many long operations tries the other kind of stores
-constexpr int kLooks = 4000;  // polls before a waiting rank sleeps, some ten microseconds
-constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(100);
+constexpr int kPolls = 4000;  // polls before a waiting rank sleeps, some ten microseconds
+constexpr std::chrono::nanoseconds kSleep = std::chrono::milliseconds(100);
 constexpr int64_t kPage = 4096;
 
 // Whether a counter that may wrap has not reached a value.
@@ -64,7 +64,7 @@ void copy(void* to, const void* from, int64_t bytes) {
 // the cache of a core with another last level (another socket, another CCX of an EPYC) gets 1 to 4 GB/s, and from memory the
 // full bandwidth. Where ranks share the last level, ordinary stores are two to three times as fast. Other machines than
 // x86-64 have ordinary stores only.
-void hand(void* to, const void* from, int64_t bytes, [[maybe_unused]] bool streaming) {
+void copy_to_shared(void* to, const void* from, int64_t bytes, [[maybe_unused]] bool streaming) {
   int64_t done = 0;
 #if TORCHFLEET_HAS_STREAMING
   if (!streaming) {
@@ -164,13 +164,13 @@ struct Shared::Layout {
 std::shared_ptr<Shared> Shared::among(Rendezvous& node, std::vector<int> ranks, bool wanted) {
   const int rank = node.rank(), size = node.size();
   const Layout layout(size);
-  Place place{own_process(), -1, std::random_device()() | int64_t{1} << 32};
+  Location location{own_process(), -1, std::random_device()() | int64_t{1} << 32};
   if (rank == 0 && wanted && size > 1) {
-    place.file = new_file("torchfleet", layout.bytes);
+    location.file = new_file("torchfleet", layout.bytes);
   }
-  place = torchfleet::all_gather(node, place)[0];
-  const bool theirs = place.file >= 0 && rank != 0;
-  const int file = theirs ? file_of(place.process, place.file, layout.bytes) : static_cast<int>(place.file);
+  location = torchfleet::all_gather(node, location)[0];
+  const bool theirs = location.file >= 0 && rank != 0;
+  const int file = theirs ? file_of(location.process, location.file, layout.bytes) : static_cast<int>(location.file);
   // Each rank allocates its own slots, so that they are in the memory next to its core; rank 0 all else.
   const int64_t rows = 2 * size * layout.part_bytes;
   bool allocated = file >= 0 && allocate_file(file, layout.slots + rank * rows, rows);
@@ -179,10 +179,10 @@ std::shared_ptr<Shared> Shared::among(Rendezvous& node, std::vector<int> ranks, 
   // Another process may have the same numbers of process and descriptor: each rank proves that it is the same memory.
   auto* first = reinterpret_cast<std::atomic<int64_t>*>(memory);
   if (rank == 0 && memory != nullptr) {
-    first->store(place.mark);
+    first->store(location.token);
   }
   on_all(node, true);
-  const bool good = on_all(node, memory != nullptr && first->load() == place.mark);
+  const bool good = on_all(node, memory != nullptr && first->load() == location.token);
   close_file(file);
   if (!good) {
     if (memory != nullptr) {
@@ -219,8 +219,8 @@ Shared::Shared(int rank, std::vector<int> ranks, char* memory, const Layout& lay
       part_bytes_(layout.part_bytes),
       row_bytes_(part_bytes_ * size_),
       compared_(size_),
-      spins_(size_ > cores ? 1 : kLooks),
-      neighbours_(size_),
+      spins_(size_ > cores ? 1 : kPolls),
+      peers_(size_),
       processes_(std::move(processes)) {
   if (rank_ == 0) {
     LOG(INFO) << "backend " TORCHFLEET_NAME ": " << size_ << " ranks share memory and " << cores << " cores: a rank that waits "
@@ -240,9 +240,14 @@ char* Shared::slot(uint32_t chunk, int from, int part) const {
   return memory_ + slots_ + (2 * from + (chunk & 1)) * row_bytes_ + part * part_bytes_;
 }
 
+const char* Shared::ready(uint32_t chunk, int from, int part) {
+  await(&Marks::ready, from, chunk + 1);
+  return slot(chunk, from, part);
+}
+
 void Shared::begin(Signature own) {
   throw_if_failed();
-  own_ = own;
+  signature_ = own;
 }
 
 void Shared::fail(const std::string& why) {
@@ -262,7 +267,7 @@ void Shared::throw_if_failed() const {
 
 void Shared::enter() {
   Mark& entered = marks_of(rank_).entered;
-  entered.signatures[++operations_ % kSignatures].store(own_.word(), std::memory_order_relaxed);
+  entered.signatures[++operations_ % kSignatures].store(signature_.word(), std::memory_order_relaxed);
   publish(entered, operations_);
 }
 
@@ -275,8 +280,8 @@ void Shared::compare(int rank) {
   if (!is_before(entered.value.load(std::memory_order_acquire), operations_)) {
     compared_[rank] = operations_;
     const Signature other(entered.signatures[operations_ % kSignatures].load(std::memory_order_relaxed));
-    if (!(other == own_)) {
-      refuse_different({own_.word(), other.word()}, {ranks_[rank_], ranks_[rank]});
+    if (!(other == signature_)) {
+      refuse_different({signature_.word(), other.word()}, {ranks_[rank_], ranks_[rank]});
     }
   }
 }
@@ -292,43 +297,43 @@ void Shared::publish(Mark& mark, uint32_t value) {
 // rank that it waits for.
 void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
   Mark& mark = marks_of(rank).*which;
-  const auto there = [&] { return !is_before(mark.value.load(std::memory_order_acquire), value); };
+  const auto is_reached = [&] { return !is_before(mark.value.load(std::memory_order_acquire), value); };
   for (int i = 0; i < spins_; ++i) {
-    if (there()) {
+    if (is_reached()) {
       compare(rank);
       return;
     }
     pause();
   }
-  awaited_ = value;
-  waiting_ = which;
+  awaited_value_ = value;
+  awaited_mark_ = which;
   mark.sleepers.fetch_add(1);
-  bool in_vain = false;  // whether it has slept to the end of a nap
+  bool timed_out = false;  // whether it has slept until the time was over
   try {
-    while (!there()) {
-      look_at(rank, in_vain);
-      const auto nap = Operation::at_most(kNap);
-      const timespec most{0, static_cast<long>(nap.count())};
+    while (!is_reached()) {
+      check_rank(rank, timed_out);
+      const auto left = Operation::at_most(kSleep);
+      const timespec most{0, static_cast<long>(left.count())};
       const uint32_t seen = mark.value.load();
       if (is_before(seen, value)) {
-        in_vain = syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0) != 0 && errno == ETIMEDOUT;
+        timed_out = syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0) != 0 && errno == ETIMEDOUT;
       }
     }
   } catch (...) {
     mark.sleepers.fetch_sub(1);
-    waiting_ = nullptr;
+    awaited_mark_ = nullptr;
     throw;
   }
   mark.sleepers.fetch_sub(1);
-  waiting_ = nullptr;
+  awaited_mark_ = nullptr;
   compare(rank);
 }
 
-void Shared::look_at(int rank, bool in_vain) {
+void Shared::check_rank(int rank, bool timed_out) {
   compare(rank);
   throw_if_failed();
   // What a process did before it ended counts: so its mark is looked at after its end.
-  if (in_vain && processes_[rank].has_ended() && is_before((marks_of(rank).*waiting_.load()).value.load(), awaited_)) {
+  if (timed_out && processes_[rank].has_ended() && is_before((marks_of(rank).*awaited_mark_.load()).value.load(), awaited_value_)) {
     throw std::runtime_error("the process of rank " + std::to_string(ranks_[rank]) + " has ended");
   }
   try {
@@ -341,9 +346,9 @@ void Shared::look_at(int rank, bool in_vain) {
 
 std::vector<int> Shared::missing() const {
   std::vector<int> found;
-  const auto which = waiting_.load();
+  const auto which = awaited_mark_.load();
   for (int rank = 0; which != nullptr && rank < size_; ++rank) {
-    if (is_before((marks_of(rank).*which).value.load(), awaited_)) {
+    if (is_before((marks_of(rank).*which).value.load(), awaited_value_)) {
       found.push_back(ranks_[rank]);
     }
   }
@@ -360,13 +365,13 @@ void Shared::barrier() {
 void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t size) {
   const int64_t bytes = count * size;
   if (bytes <= kSmall) {
-    all_at_once(data, count, how, size);
+    combine(gather_small(data, bytes), data, {data}, count, how, size);
   } else if (bytes < kLeastInPlace || !in_place(data, count, how, size)) {
     choose_stores(bytes);
     const auto start = Clock::now();
     in_chunks(data, count, how, size);
     if (bytes >= kLong) {
-      measured(bytes, std::chrono::duration<double>(Clock::now() - start).count());
+      note_speed(bytes, std::chrono::duration<double>(Clock::now() - start).count());
     }
   }
 }
@@ -382,14 +387,14 @@ void Shared::choose_stores(int64_t bytes) {
   }
 }
 
-void Shared::measured(int64_t bytes, double seconds) {
+void Shared::note_speed(int64_t bytes, double seconds) {
   double& kept = seconds_per_byte_[streams_ ? 1 : 0];
   const double found = seconds / static_cast<double>(bytes);
   kept = kept > 0 ? 0.75 * kept + 0.25 * found : found;
 }
 
 // A slot is written again two small operations later: a rank that took part in the small one between has read it.
-std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes) {
+std::vector<const char*> Shared::gather_small(const void* data, int64_t bytes) {
   const uint32_t number = ++small_;
   copy(small_slot(number, rank_), data, bytes);
   enter();
@@ -401,23 +406,19 @@ std::vector<const char*> Shared::brought_by_all(const void* data, int64_t bytes)
   return found;
 }
 
-void Shared::all_at_once(char* data, int64_t count, const Reduction& how, int64_t size) {
-  combine(brought_by_all(data, count * size), data, {data}, count, how, size);
-}
-
 // If all ranks have their data in memory that the others can access, each rank reduces one part of it for all.
 bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t size) {
-  const Place own = place_of(data, count * size);
-  std::vector<Place> places;
-  for (const char* told : brought_by_all(&own, sizeof own)) {
-    places.push_back(*reinterpret_cast<const Place*>(told));
+  const Location own = location_of(data, count * size);
+  std::vector<Location> locations;
+  for (const char* told : gather_small(&own, sizeof own)) {
+    locations.push_back(*reinterpret_cast<const Location*>(told));
   }
-  if (std::any_of(places.begin(), places.end(), [](const Place& place) { return place.mark == 0; })) {
+  if (std::any_of(locations.begin(), locations.end(), [](const Location& location) { return location.token == 0; })) {
     return false;
   }
   std::vector<char*> all;
   for (int rank = 0; rank < size_; ++rank) {
-    all.push_back(rank == rank_ ? data : neighbours_.at(rank, places[rank], count * size));
+    all.push_back(rank == rank_ ? data : peers_.at(rank, locations[rank], count * size));
   }
   const Parts parts(count, size_, size);
   const int64_t end = parts.first(rank_ + 1);
@@ -433,27 +434,27 @@ bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t s
 }
 
 // A chunk uses the slots of the chunk before the previous one, when no rank reads them any more.
-void Shared::make_room(uint32_t chunk) {
+void Shared::wait_until_free(uint32_t chunk) {
   for (int rank = 0; rank < size_; ++rank) {
     await(&Marks::done, rank, chunk - 1);
   }
 }
 
-void Shared::bring(const char* data, int64_t bytes, uint32_t chunk) {
-  make_room(chunk);
-  hand(slot(chunk, rank_, 0), data, bytes, streams_);
-  publish(marks_of(rank_).brought, chunk + 1);
+void Shared::write_chunk(const char* data, int64_t bytes, uint32_t chunk) {
+  wait_until_free(chunk);
+  copy_to_shared(slot(chunk, rank_, 0), data, bytes, streams_);
+  publish(marks_of(rank_).ready, chunk + 1);
 }
 
-void Shared::bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t size) {
-  make_room(chunk);
+void Shared::write_parts(char* data, uint32_t chunk, int64_t elements, int64_t size) {
+  wait_until_free(chunk);
   const Parts parts(elements, size_, size);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) {
-      hand(slot(chunk, rank_, rank), parts.at(data, rank), parts.count(rank) * size, streams_);
+      copy_to_shared(slot(chunk, rank_, rank), parts.at(data, rank), parts.count(rank) * size, streams_);
     }
   }
-  publish(marks_of(rank_).brought, chunk + 1);
+  publish(marks_of(rank_).ready, chunk + 1);
 }
 
 // Gives and takes a chunk after the other. The next one is given before this one is taken: no rank waits for another one
@@ -481,12 +482,12 @@ void Shared::chunk_by_chunk(int64_t total, int64_t most, Give give, Take take) {
 void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
   enter();
   const int64_t most = part_bytes_ / size * size_;
-  bring_parts(data, chunks_, std::min(most, count), size);
+  write_parts(data, chunks_, std::min(most, count), size);
   for (int64_t first = 0; first < count; first += most) {
     const uint32_t chunk = chunks_++;
     char* here = data + first * size;
     if (first + most < count) {
-      bring_parts(here + most * size, chunk + 1, std::min(most, count - first - most), size);
+      write_parts(here + most * size, chunk + 1, std::min(most, count - first - most), size);
     }
     const Parts parts(std::min(most, count - first), size_, size);
     reduce_part(parts, here, chunk, how);
@@ -505,11 +506,10 @@ void Shared::reduce_part(const Parts& parts, char* here, uint32_t chunk, const R
   std::vector<const char*> from;
   std::vector<char*> to{own};
   for (int rank = 0; rank < size_; ++rank) {
+    from.push_back(rank == rank_ ? own : ready(chunk, rank, rank_));
     if (rank != rank_) {
-      await(&Marks::brought, rank, chunk + 1);
       to.push_back(slot(chunk, rank, rank_));
     }
-    from.push_back(rank == rank_ ? own : slot(chunk, rank, rank_));
   }
   char* sum = rank_ == 0 ? own : slot(chunk, 0, rank_);
   if (!streams_) {
@@ -518,14 +518,14 @@ void Shared::reduce_part(const Parts& parts, char* here, uint32_t chunk, const R
   }
   combine(from, sum, {own}, parts.count(rank_), how, parts.size);
   for (size_t i = 1; i < to.size(); ++i) {
-    hand(to[i], own, parts.count(rank_) * parts.size, true);
+    copy_to_shared(to[i], own, parts.count(rank_) * parts.size, true);
   }
 }
 
 void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root) {
   const auto give = [&](uint32_t chunk, int64_t first, int64_t elements) {
     if (rank_ != root) {
-      bring(data + first * size, elements * size, chunk);
+      write_chunk(data + first * size, elements * size, chunk);
     }
   };
   chunk_by_chunk(count, row_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t elements) {
@@ -535,10 +535,7 @@ void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t siz
     char* here = data + first * size;
     std::vector<const char*> from;
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) {
-        await(&Marks::brought, rank, chunk + 1);
-      }
-      from.push_back(rank == rank_ ? here : slot(chunk, rank, 0));
+      from.push_back(rank == rank_ ? here : ready(chunk, rank, 0));
     }
     combine(from, slot(chunk, rank_, 0), {here}, elements, how, size);
   });
@@ -547,21 +544,18 @@ void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t siz
 void Shared::reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size) {
   const auto part = [=](int rank, int64_t first) { return input + (rank * count + first) * size; };
   const auto give = [&](uint32_t chunk, int64_t first, int64_t elements) {
-    make_room(chunk);
+    wait_until_free(chunk);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        hand(slot(chunk, rank_, rank), part(rank, first), elements * size, streams_);
+        copy_to_shared(slot(chunk, rank_, rank), part(rank, first), elements * size, streams_);
       }
     }
-    publish(marks_of(rank_).brought, chunk + 1);
+    publish(marks_of(rank_).ready, chunk + 1);
   };
   chunk_by_chunk(count, part_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t elements) {
     std::vector<const char*> from;
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) {
-        await(&Marks::brought, rank, chunk + 1);
-      }
-      from.push_back(rank == rank_ ? part(rank, first) : slot(chunk, rank, rank_));
+      from.push_back(rank == rank_ ? part(rank, first) : ready(chunk, rank, rank_));
     }
     char* here = output + first * size;
     // Where the output is the own part, that is read after the part of rank 0: the sum grows elsewhere till then.
@@ -573,13 +567,12 @@ void Shared::reduce_scatter(const char* input, char* output, int64_t count, cons
 void Shared::broadcast(char* data, int64_t bytes, int root) {
   const auto give = [&](uint32_t chunk, int64_t first, int64_t count) {
     if (rank_ == root) {
-      bring(data + first, count, chunk);
+      write_chunk(data + first, count, chunk);
     }
   };
   chunk_by_chunk(bytes, row_bytes_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     if (rank_ != root) {
-      await(&Marks::brought, root, chunk + 1);
-      copy(data + first, slot(chunk, root, 0), count);
+      copy(data + first, ready(chunk, root, 0), count);
     }
   });
 }
@@ -588,12 +581,11 @@ void Shared::all_gather(const char* input, char* output, int64_t bytes) {
   if (output + rank_ * bytes != input) {
     copy(output + rank_ * bytes, input, bytes);
   }
-  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) { bring(input + first, count, chunk); };
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) { write_chunk(input + first, count, chunk); };
   chunk_by_chunk(bytes, row_bytes_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        await(&Marks::brought, rank, chunk + 1);
-        copy(output + rank * bytes + first, slot(chunk, rank, 0), count);
+        copy(output + rank * bytes + first, ready(chunk, rank, 0), count);
       }
     }
   });

@@ -67,7 +67,7 @@ class Shared {
   // Per rank: the number of operations that it has entered, with its data in place if it is small; of chunks in place; of
   // chunks that it has finished, so that it no longer reads any rank's slots of these.
   struct Marks {
-    Mark entered, brought, done;
+    Mark entered, ready, done;
   };
   // The first failure of all ranks.
   struct alignas(64) Failure {
@@ -85,15 +85,14 @@ class Shared {
   void compare(int rank);
   void publish(Mark& mark, uint32_t value);
   void await(Mark Marks::*which, int rank, uint32_t value);
-  void look_at(int rank, bool in_vain);  // throws if this rank need not wait for `rank` any longer
-  std::vector<const char*> brought_by_all(const void* data, int64_t bytes);  // up to kSmall
-  void all_at_once(char* data, int64_t count, const Reduction& how, int64_t size);
+  void check_rank(int rank, bool timed_out);  // throws if this rank need not wait for `rank` any longer
+  std::vector<const char*> gather_small(const void* data, int64_t bytes);  // up to kSmall
   bool in_place(char* data, int64_t count, const Reduction& how, int64_t size);  // false if that is not possible
   void reduce_part(const Parts& parts, char* here, uint32_t chunk, const Reduction& how);
   void in_chunks(char* data, int64_t count, const Reduction& how, int64_t size);
-  void make_room(uint32_t chunk);
-  void bring(const char* data, int64_t bytes, uint32_t chunk);
-  void bring_parts(char* data, uint32_t chunk, int64_t elements, int64_t size);
+  void wait_until_free(uint32_t chunk);
+  void write_chunk(const char* data, int64_t bytes, uint32_t chunk);
+  void write_parts(char* data, uint32_t chunk, int64_t elements, int64_t size);
   // Calls give(chunk, first, count) and take(chunk, first, count) until `total` is done, at most `most` at a time and at least
   // once, and marks each chunk as done.
   template <typename Give, typename Take>
@@ -103,26 +102,27 @@ class Shared {
   Failure& failure() const { return *reinterpret_cast<Failure*>(memory_ + size_ * sizeof(Marks)); }
   char* small_slot(uint32_t number, int rank) const;
   char* slot(uint32_t chunk, int from, int part) const;  // the slots of one rank's chunk are contiguous
+  const char* ready(uint32_t chunk, int from, int part);  // a slot of another rank, once its data is in place
 
   // Whether this rank writes past its cache into memory that another rank reads. Which is faster depends on the machine,
   // so it is measured: one of 64 long operations takes the other way.
   void choose_stores(int64_t bytes);
-  void measured(int64_t bytes, double seconds);
+  void note_speed(int64_t bytes, double seconds);
 
   const std::vector<int> ranks_;
   const int rank_, size_;
   char* const memory_;
   const int64_t bytes_, slots_, part_bytes_, row_bytes_;
-  Signature own_ = Signature::barrier();
+  Signature signature_ = Signature::barrier();
   std::vector<uint32_t> compared_;  // by rank: the last operation whose signature was compared
   uint32_t operations_ = 0, small_ = 0, chunks_ = 0;
   uint32_t long_ones_ = 0;
   double seconds_per_byte_[2] = {0, 0};  // of ordinary and of streaming stores; 0: not measured yet
   bool streams_ = false;
   int spins_;
-  std::atomic<Mark Marks::*> waiting_{nullptr};
-  std::atomic<uint32_t> awaited_{0};
-  Neighbours neighbours_;
+  std::atomic<Mark Marks::*> awaited_mark_{nullptr};
+  std::atomic<uint32_t> awaited_value_{0};
+  PeerMemory peers_;
   const std::vector<Process> processes_;  // of the ranks
 };
 

@@ -20,17 +20,17 @@ void ShmBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_al
 
 WorkPtr ShmBackend::send(Tensors& tensors, int to, int tag) {
   check_process();
-  return requested(gloo_->send(tensors, checked_rank("rank", to), tag));
+  return tracked(gloo_->send(tensors, checked_rank("rank", to), tag));
 }
 
 WorkPtr ShmBackend::recv(Tensors& tensors, int from, int tag) {
   check_process();
-  return requested(gloo_->recv(tensors, checked_rank("rank", from), tag));
+  return tracked(gloo_->recv(tensors, checked_rank("rank", from), tag));
 }
 
 WorkPtr ShmBackend::recvAnysource(Tensors& tensors, int tag) {
   check_process();
-  return requested(gloo_->recvAnysource(tensors, tag));
+  return tracked(gloo_->recvAnysource(tensors, tag));
 }
 
 }  // namespace torchfleet

@@ -56,7 +56,7 @@ at::Tensor bytes_at(const char* data, int64_t bytes) {
 }
 
 at::Tensor bytes_of_all(const at::Tensor& tensor) {
-  return bytes_at(static_cast<const char*>(tensor.data_ptr()), static_cast<int64_t>(tensor.nbytes()));
+  return bytes_at(bytes_of(tensor), nbytes_of(tensor));
 }
 
 // What is reduced, as a flat tensor.
@@ -124,43 +124,43 @@ std::map<int, std::vector<int>> ranks_by_node(const std::vector<int>& nodes) {
   return found;
 }
 
-bool have_as_many(const std::map<int, std::vector<int>>& by_node) {
+bool are_of_one_size(const std::map<int, std::vector<int>>& by_node) {
   const size_t first = by_node.begin()->second.size();
   return std::all_of(by_node.begin(), by_node.end(), [&](const auto& one) { return one.second.size() == first; });
 }
 
-std::vector<int> same_place(const std::map<int, std::vector<int>>& by_node, int place) {
+std::vector<int> ranks_of_local_rank(const std::map<int, std::vector<int>>& by_node, int local_rank) {
   std::vector<int> found;
   for (const auto& [node, ranks] : by_node) {
-    found.push_back(ranks[place]);
+    found.push_back(ranks[local_rank]);
   }
   return found;
 }
 }  // namespace
 
 ShmTransport::ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, BackendPtr gloo)
-    : rank_(rank), size_(static_cast<int>(nodes.size())), gloo_(std::move(gloo)) {
+    : Transport(rank, static_cast<int>(nodes.size())), gloo_(std::move(gloo)) {
   const std::map<int, std::vector<int>> by_node = ranks_by_node(nodes);
   const std::vector<int>& here = by_node.at(nodes[rank]);
-  places_ = static_cast<int>(here.size());
-  place_ = static_cast<int>(std::find(here.begin(), here.end(), rank) - here.begin());
-  StoreRendezvous node(store, "node " + std::to_string(nodes[rank]), place_, places_), all(store, "all", rank, size_);
-  auto shared = places_ > 1 ? Shared::among(node, here) : nullptr;
-  if (places_ > 1 && place_ == 0 && !shared) {
+  local_size_ = static_cast<int>(here.size());
+  local_rank_ = static_cast<int>(std::find(here.begin(), here.end(), rank) - here.begin());
+  StoreRendezvous node(store, "node " + std::to_string(nodes[rank]), local_rank_, local_size_), all(store, "all", rank, size_);
+  auto shared = local_size_ > 1 ? Shared::among(node, here) : nullptr;
+  if (local_size_ > 1 && local_rank_ == 0 && !shared) {
     TORCH_WARN("backend shm: ranks ", c10::Join(", ", here),
                " are on one node, but cannot share memory (too little of it, or a sandbox): gloo does everything");
   }
-  if (places_ == size_) {
+  if (local_size_ == size_) {
     shared_ = shared;
     return;
   }
-  const bool good = shared || places_ == 1;
-  if (!on_all(all, good) || !have_as_many(by_node)) {
+  const bool good = shared || local_size_ == 1;
+  if (!on_all(all, good) || !are_of_one_size(by_node)) {
     return;
   }
-  const std::vector<int> across = same_place(by_node, place_);
+  const std::vector<int> across = ranks_of_local_rank(by_node, local_rank_);
   const auto own = static_cast<int>(std::find(across.begin(), across.end(), rank) - across.begin());
-  StoreRendezvous others(store, "place " + std::to_string(place_), own, static_cast<int>(across.size()));
+  StoreRendezvous others(store, "local rank " + std::to_string(local_rank_), own, static_cast<int>(across.size()));
   auto ring = TcpRing::among(others, across, shared);
   if (on_all(all, ring != nullptr)) {
     ring_ = std::move(ring);
@@ -197,26 +197,15 @@ void ShmTransport::fail(const std::string& why) const {
   if (ring_) {
     ring_->fail();
   }
-  for (const auto& memory : {shared_, node_}) {
-    if (memory) {
-      memory->fail(why);
-    }
-  }
+  Transport::fail(why);
 }
 
 std::vector<int> ShmTransport::missing() const {
-  const auto& memory = shared_ ? shared_ : node_;
-  const std::vector<int> here = memory ? memory->missing() : std::vector<int>();
+  const std::vector<int> here = Transport::missing();
   return here.empty() && ring_ ? ring_->missing() : here;
 }
 
-void ShmTransport::broadcast(const at::Tensor& tensor, int root) const {
-  const Signature own(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root);
-  if (shared_) {
-    shared_->begin(own);
-    shared_->broadcast(static_cast<char*>(tensor.data_ptr()), static_cast<int64_t>(tensor.nbytes()), root);
-    return;
-  }
+void ShmTransport::broadcast_impl(Signature own, const at::Tensor& tensor, int root) const {
   compare(own);
   if (tensor.numel() > 0) {
     std::vector<at::Tensor> tensors{bytes_of_all(tensor)};
@@ -226,23 +215,17 @@ void ShmTransport::broadcast(const at::Tensor& tensor, int root) const {
   }
 }
 
-void ShmTransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const {
-  const Reduction how = reduction(tensor.scalar_type(), op);
+void ShmTransport::all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const {
   const Elements all(tensor, how);
-  const Signature own(Signature::kAllReduce, tensor.scalar_type(), tensor.numel(), -1, op.op_);
-  if (shared_) {
-    shared_->begin(own);
-    shared_->all_reduce(all.data, all.count, how, all.size);
-  } else if (ring_) {
+  if (ring_) {
     all_reduce_in_two_levels(own, all, how);
   } else {
     compare(own);
     all_reduce_by(gloo_, units_of(all, how), how);
   }
-  divide_after(tensor, op, size_);
 }
 
-// In this node, then between the ranks with the same place on their nodes, then in this node. Of what is short only the first
+// In this node, then between the ranks with the same local rank on their nodes, then in this node. Of what is short only the first
 // ranks send: the fewest messages.
 void ShmTransport::all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const {
   const auto between = [&](const Elements& part) {
@@ -255,78 +238,46 @@ void ShmTransport::all_reduce_in_two_levels(Signature own, const Elements& all, 
   }
   node_->begin(own);
   if (all.count * all.size >= kLeastInParts) {
-    all_reduce_in_parts(*node_, place_, places_, all, how, between);
+    all_reduce_in_parts(*node_, local_rank_, local_size_, all, how, between);
     return;
   }
   node_->reduce(all.data, all.count, how, all.size, 0);
-  if (place_ == 0) {
+  if (local_rank_ == 0) {
     between(all);
   }
   node_->broadcast(all.data, all.count * all.size, 0);
 }
 
-void ShmTransport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const {
-  const Reduction how = reduction(tensor.scalar_type(), op);
-  const Elements all(tensor, how);
-  const Signature own(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_);
-  if (shared_) {
-    shared_->begin(own);
-    shared_->reduce(all.data, all.count, how, all.size, root);
-  } else {
-    compare(own);
-    const at::Tensor units = units_of(all, how);
-    all_reduce_by(gloo_, rank_ == root ? units : units.clone(), how);
-  }
-  if (rank_ == root) {
-    divide_after(tensor, op, size_);
-  }
+void ShmTransport::reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const {
+  compare(own);
+  const at::Tensor units = units_of(Elements(tensor, how), how);
+  all_reduce_by(gloo_, rank_ == root ? units : units.clone(), how);
 }
 
-void ShmTransport::all_gather(const at::Tensor& input, const at::Tensor& output) const {
-  const auto bytes = static_cast<int64_t>(input.nbytes());
-  char* all = static_cast<char*>(output.data_ptr());
-  const Signature own(Signature::kAllGather, input.scalar_type(), input.numel());
-  if (shared_) {
-    shared_->begin(own);
-    shared_->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
-    return;
-  }
+void ShmTransport::all_gather_impl(Signature own, const at::Tensor& input, const at::Tensor& output) const {
   compare(own);
-  if (bytes > 0) {
+  if (input.numel() > 0) {
     // The input may be a part of the output.
     at::Tensor from = bytes_of_all(input).clone(), to = bytes_of_all(output);
     gloo_->_allgather_base(to, from, in_time(c10d::AllgatherOptions()))->wait();
   }
 }
 
-void ShmTransport::reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const {
-  const Reduction how = reduction(output.scalar_type(), op);
-  const Elements mine(output, how);
-  const Signature own(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_);
-  if (shared_) {
-    shared_->begin(own);
-    shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), mine.data, mine.count, how, mine.size);
-  } else {
-    compare(own);
-    if (mine.count > 0) {  // gloo's own reduces everything everywhere
-      at::Tensor from = bytes_of_all(input), rows = at::empty({size_, static_cast<int64_t>(output.nbytes())}, at::kByte);
-      at::Tensor all = rows.view(-1);
-      std::vector<int64_t> equal;
-      gloo_->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
-      reduce_rows(rows, how, units_of(mine, how));
-    }
+void ShmTransport::reduce_scatter_impl(Signature own, const at::Tensor& input, const at::Tensor& output,
+                                       const Reduction& how) const {
+  compare(own);
+  if (output.numel() > 0) {  // gloo's own reduces everything everywhere
+    at::Tensor from = bytes_of_all(input), rows = at::empty({size_, nbytes_of(output)}, at::kByte);
+    at::Tensor all = rows.view(-1);
+    std::vector<int64_t> equal;
+    gloo_->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
+    reduce_rows(rows, how, units_of(Elements(output, how), how));
   }
-  divide_after(output, op, size_);
 }
 
-void ShmTransport::barrier() const {
-  if (shared_) {
-    shared_->begin(Signature::barrier());
-    shared_->barrier();
-  } else {
-    compare(Signature::barrier());
-    gloo_->barrier(in_time(c10d::BarrierOptions()))->wait();
-  }
+void ShmTransport::barrier_impl() const {
+  compare(Signature::barrier());
+  gloo_->barrier(in_time(c10d::BarrierOptions()))->wait();
 }
 
 void ShmTransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {

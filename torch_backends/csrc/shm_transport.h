@@ -24,28 +24,26 @@ class ShmTransport : public Transport {
   // memory, if nodes have different numbers of ranks, or do not reach each other, gloo does everything.
   ShmTransport(const StorePtr& store, int rank, const std::vector<int>& nodes, BackendPtr gloo);
 
-  void broadcast(const at::Tensor& tensor, int root) const override;
-  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const override;
-  void reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const override;
-  void all_gather(const at::Tensor& input, const at::Tensor& output) const override;
-  void reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const override;
-  void barrier() const override;
   void exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const override;
   void fail(const std::string& why) const override;
   std::vector<int> missing() const override;
-  bool shares_memory() const override { return shared_ != nullptr; }
 
  private:
+  void broadcast_impl(Signature own, const at::Tensor& tensor, int root) const override;
+  void all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const override;
+  void reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const override;
+  void all_gather_impl(Signature own, const at::Tensor& input, const at::Tensor& output) const override;
+  void reduce_scatter_impl(Signature own, const at::Tensor& input, const at::Tensor& output,
+                           const Reduction& how) const override;
+  void barrier_impl() const override;
+
   void compare(Signature own) const;  // throws std::runtime_error if the ranks ask for different things; for groups on several nodes
   void compare_sizes_by_gloo(const std::vector<Piece>& sends, const std::vector<Piece>& receives) const;
   void all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const;
 
-  const int rank_, size_;
   const BackendPtr gloo_;
-  std::shared_ptr<Shared> shared_;  // of all ranks, if they are on one node
-  std::shared_ptr<Shared> node_;    // of this node's ranks, if the group is on several nodes with as many ranks each; not of one
-  std::unique_ptr<TcpRing> ring_;   // of the ranks with the same place on their nodes, if the group is on several
-  int place_ = 0, places_ = 0;      // of this rank among those of its node
+  std::unique_ptr<TcpRing> ring_;   // of the ranks of one local rank, if the group is on several
+  int local_rank_ = 0, local_size_ = 0;      // of this rank among those of its node
 };
 
 }  // namespace torchfleet

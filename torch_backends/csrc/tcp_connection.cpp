@@ -29,7 +29,7 @@ namespace torchfleet {
 namespace {
 constexpr std::chrono::seconds kConnecting{10};
 constexpr std::chrono::seconds kSecretComes{2};  // once connected
-constexpr std::chrono::milliseconds kLooking{100};
+constexpr std::chrono::milliseconds kPollInterval{100};
 constexpr int kWaiting = 64;                     // connections that are not accepted yet, and that have not told it
 
 using Secret = std::array<unsigned char, 16>;
@@ -49,7 +49,7 @@ int checked(int result, const char* call) {
 }
 
 // Waits for an event of a socket. False if it has not come until then.
-bool comes(int number, short events, Clock::time_point until) {
+bool wait_for(int number, short events, Clock::time_point until) {
   pollfd one{number, events, 0};
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
@@ -158,7 +158,7 @@ Socket connected(Contact to) {
     socklen_t length = sizeof why;
     if (why == EINPROGRESS) {
       why = ETIMEDOUT;
-      if (comes(made.number(), POLLOUT, Clock::now() + kConnecting)) {
+      if (wait_for(made.number(), POLLOUT, Clock::now() + kConnecting)) {
         checked(getsockopt(made.number(), SOL_SOCKET, SO_ERROR, &why, &length), "getsockopt");
       }
     }
@@ -172,42 +172,43 @@ Socket connected(Contact to) {
 }
 
 // Who connected, until it has told the secret.
-struct Guest {
+struct Candidate {
   Socket socket;
   Clock::time_point until;
   Secret given{};
   size_t came = 0;
 };
 
-enum class Told { kNotYet, kSecret, kNothing };
+enum class Handshake { kPending, kSucceeded, kFailed };
 
-// Takes what a guest has sent so far.
-Told told_by(Guest& guest, const Secret& secret) {
-  const ssize_t more = recv(guest.socket.number(), guest.given.data() + guest.came, guest.given.size() - guest.came, 0);
+// Takes what a candidate has sent so far.
+Handshake handshake(Candidate& candidate, const Secret& secret) {
+  Secret& given = candidate.given;
+  const ssize_t more = recv(candidate.socket.number(), given.data() + candidate.came, given.size() - candidate.came, 0);
   if (more < 0 && (errno == EAGAIN || errno == EINTR)) {
-    return Clock::now() < guest.until ? Told::kNotYet : Told::kNothing;
+    return Clock::now() < candidate.until ? Handshake::kPending : Handshake::kFailed;
   }
   if (more <= 0) {
-    return Told::kNothing;
+    return Handshake::kFailed;
   }
-  guest.came += static_cast<size_t>(more);
-  if (guest.came < guest.given.size()) {
-    return Told::kNotYet;
+  candidate.came += static_cast<size_t>(more);
+  if (candidate.came < given.size()) {
+    return Handshake::kPending;
   }
   unsigned char differs = 0;
-  for (size_t i = 0; i < guest.given.size(); ++i) {
-    differs |= guest.given[i] ^ secret[i];
+  for (size_t i = 0; i < given.size(); ++i) {
+    differs |= given[i] ^ secret[i];
   }
-  return differs == 0 ? Told::kSecret : Told::kNothing;
+  return differs == 0 ? Handshake::kSucceeded : Handshake::kFailed;
 }
 
-// Waits a moment for news of the listener or of a guest.
-void wait_for_news(const Socket& listener, const std::vector<Guest>& guests) {
+// Waits a moment for news of the listener or of a candidate.
+void wait_for_news(const Socket& listener, const std::vector<Candidate>& candidates) {
   std::vector<pollfd> all{{listener.number(), POLLIN, 0}};
-  for (const Guest& guest : guests) {
-    all.push_back({guest.socket.number(), POLLIN, 0});
+  for (const Candidate& candidate : candidates) {
+    all.push_back({candidate.socket.number(), POLLIN, 0});
   }
-  const int found = poll(all.data(), all.size(), static_cast<int>(kLooking.count()));
+  const int found = poll(all.data(), all.size(), static_cast<int>(kPollInterval.count()));
   if (found < 0 && errno != EINTR) {
     checked(found, "poll");
   }
@@ -216,27 +217,27 @@ void wait_for_news(const Socket& listener, const std::vector<Guest>& guests) {
 // The connection of the rank before this one. Strangers are sent away, and nobody waits for them.
 Socket accepted(const Socket& listener, const Secret& secret) {
   const auto until = Clock::now() + kConnecting;
-  std::vector<Guest> guests;
+  std::vector<Candidate> candidates;
   while (Clock::now() < until) {
-    wait_for_news(listener, guests);
+    wait_for_news(listener, candidates);
     Socket made(accept4(listener.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (made.number() < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED && errno != EPROTO) {
       checked(-1, "accept4");
     }
     if (made.number() >= 0) {
-      if (guests.size() == kWaiting) {
-        guests.erase(guests.begin());
+      if (candidates.size() == kWaiting) {
+        candidates.erase(candidates.begin());
       }
-      guests.push_back({std::move(made), Clock::now() + kSecretComes});
+      candidates.push_back({std::move(made), Clock::now() + kSecretComes});
     }
-    for (size_t i = guests.size(); i-- > 0;) {
-      const Told told = told_by(guests[i], secret);
-      if (told == Told::kSecret) {
-        send_at_once(guests[i].socket);
-        return std::move(guests[i].socket);
+    for (size_t i = candidates.size(); i-- > 0;) {
+      const Handshake told = handshake(candidates[i], secret);
+      if (told == Handshake::kSucceeded) {
+        send_at_once(candidates[i].socket);
+        return std::move(candidates[i].socket);
       }
-      if (told == Told::kNothing) {
-        guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
+      if (told == Handshake::kFailed) {
+        candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(i));
       }
     }
   }

@@ -16,8 +16,8 @@
 namespace torchfleet {
 
 namespace {
-constexpr std::chrono::milliseconds kRingNap{100};
-constexpr int kRingLooks = 100;  // before a rank sleeps
+constexpr std::chrono::milliseconds kRingSleep{100};
+constexpr int kRingPolls = 100;  // before a rank sleeps
 #ifndef TORCHFLEET_TCP_SEGMENT   // a test makes it small
 #define TORCHFLEET_TCP_SEGMENT (512 << 10)
 #endif
@@ -80,10 +80,10 @@ class RingReduction {
     while (sent_ < items_ || received_ < items_) {
       const bool gave = give(), took = take();
       if (gave || took) {
-        ring_.looks_ = 0;
+        ring_.polls_ = 0;
       } else {
-        const bool receives = received_ < items_ && came_ < bytes_of(incoming());
-        ring_.rest(receives, may_send(), (receives ? ring_.rank_ - 1 + ranks_ : ring_.rank_ + 1) % ranks_);
+        const bool receives = received_ < items_ && received_bytes_ < bytes_of(incoming());
+        ring_.pause(receives, may_send(), (receives ? ring_.rank_ - 1 + ranks_ : ring_.rank_ + 1) % ranks_);
       }
     }
   }
@@ -110,12 +110,12 @@ class RingReduction {
       return false;
     }
     const Elements from = outgoing();
-    const int64_t moved = ring_.send(from.data + gone_, bytes_of(from) - gone_);
-    gone_ += moved;
-    const bool whole = gone_ == bytes_of(from);
+    const int64_t moved = ring_.send(from.data + sent_bytes_, bytes_of(from) - sent_bytes_);
+    sent_bytes_ += moved;
+    const bool whole = sent_bytes_ == bytes_of(from);
     if (whole) {
       ++sent_;
-      gone_ = 0;
+      sent_bytes_ = 0;
     }
     return moved > 0 || whole;
   }
@@ -127,16 +127,16 @@ class RingReduction {
     }
     const Elements to = incoming();
     char* at = is_reducing() ? ring_.room_.data() : to.data;
-    const int64_t moved = came_ < bytes_of(to) ? ring_.receive(at + came_, bytes_of(to) - came_) : 0;
-    came_ += moved;
-    if (came_ < bytes_of(to) || (at_once_ && sent_ <= received_)) {
+    const int64_t moved = received_bytes_ < bytes_of(to) ? ring_.receive(at + received_bytes_, bytes_of(to) - received_bytes_) : 0;
+    received_bytes_ += moved;
+    if (received_bytes_ < bytes_of(to) || (at_once_ && sent_ <= received_)) {
       return moved > 0;
     }
     if (is_reducing()) {
       reduce(to);
     }
     ++received_;
-    came_ = 0;
+    received_bytes_ = 0;
     return true;
   }
 
@@ -159,7 +159,7 @@ class RingReduction {
   const int64_t most_;  // elements of a segment
   int64_t segments_, reducing_, items_;
   int64_t sent_ = 0, received_ = 0;  // segments
-  int64_t gone_ = 0, came_ = 0;      // bytes of the current ones
+  int64_t sent_bytes_ = 0, received_bytes_ = 0;      // bytes of the current ones
 };
 
 void TcpRing::all_reduce(const Elements& all, const Reduction& how) {
@@ -178,7 +178,7 @@ std::vector<int> TcpRing::missing() const {
 int64_t TcpRing::send(const char* data, int64_t bytes) {
   const ssize_t moved = ::send(sockets_.next.number(), data, static_cast<size_t>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (moved < 0 && errno != EAGAIN && errno != EINTR) {
-    is_gone((rank_ + 1) % size_, errno);
+    throw_gone((rank_ + 1) % size_, errno);
   }
   return std::max<ssize_t>(0, moved);
 }
@@ -186,39 +186,39 @@ int64_t TcpRing::send(const char* data, int64_t bytes) {
 int64_t TcpRing::receive(char* data, int64_t bytes) {
   const ssize_t moved = recv(sockets_.before.number(), data, static_cast<size_t>(bytes), MSG_DONTWAIT);
   if (moved == 0 || (moved < 0 && errno != EAGAIN && errno != EINTR)) {
-    is_gone((rank_ + size_ - 1) % size_, moved < 0 ? errno : 0);
+    throw_gone((rank_ + size_ - 1) % size_, moved < 0 ? errno : 0);
   }
   return std::max<ssize_t>(0, moved);
 }
 
 void TcpRing::send_word(uint64_t word) {
   const char* data = reinterpret_cast<const char*>(&word);
-  for (int64_t gone = 0; gone < static_cast<int64_t>(sizeof word);) {
-    const int64_t moved = send(data + gone, sizeof word - gone);
-    gone += moved;
+  for (int64_t sent = 0; sent < static_cast<int64_t>(sizeof word);) {
+    const int64_t moved = send(data + sent, sizeof word - sent);
+    sent += moved;
     if (moved == 0) {
-      rest(false, true, (rank_ + 1) % size_);
+      pause(false, true, (rank_ + 1) % size_);
     }
   }
-  looks_ = 0;
+  polls_ = 0;
 }
 
 uint64_t TcpRing::receive_word(int of) {
   uint64_t word = 0;
-  for (int64_t came = 0; came < static_cast<int64_t>(sizeof word);) {
-    const int64_t moved = receive(reinterpret_cast<char*>(&word) + came, sizeof word - came);
-    came += moved;
+  for (int64_t received = 0; received < static_cast<int64_t>(sizeof word);) {
+    const int64_t moved = receive(reinterpret_cast<char*>(&word) + received, sizeof word - received);
+    received += moved;
     if (moved == 0) {
-      rest(true, false, of);
+      pause(true, false, of);
     }
   }
-  looks_ = 0;
+  polls_ = 0;
   return word;
 }
 
-void TcpRing::rest(bool receives, bool sends, int whom) {
-  if (looks_ < kRingLooks) {
-    looks_ = yield_and_return_soon() ? looks_ + 1 : kRingLooks;
+void TcpRing::pause(bool receives, bool sends, int whom) {
+  if (polls_ < kRingPolls) {
+    polls_ = yield_and_return_soon() ? polls_ + 1 : kRingPolls;
     return;
   }
   waits_for_ = whom;
@@ -227,13 +227,13 @@ void TcpRing::rest(bool receives, bool sends, int whom) {
   }
   Operation::check(missing());
   pollfd both[] = {{receives ? sockets_.before.number() : -1, POLLIN, 0}, {sends ? sockets_.next.number() : -1, POLLOUT, 0}};
-  const timespec most{0, static_cast<long>(Operation::at_most(kRingNap).count())};
+  const timespec most{0, static_cast<long>(Operation::at_most(kRingSleep).count())};
   ppoll(both, 2, &most, nullptr);
   waits_for_ = -1;
 }
 
 // What a rank of this node knows already says more.
-void TcpRing::is_gone(int rank, int why) const {
+void TcpRing::throw_gone(int rank, int why) const {
   if (node_) {
     node_->throw_if_failed();
   }

@@ -15,12 +15,12 @@
 namespace torchfleet {
 
 namespace {
-constexpr int64_t kHead = 4096;  // bytes before the first tensor: the mark, and a page to itself
+constexpr int64_t kHead = 4096;  // bytes before the first tensor: the token, and a page to itself
 
 // The files of this process, by the address of their tensor.
 struct Files {
   std::mutex mutex;
-  std::map<const char*, Place> by_address;
+  std::map<const char*, Location> by_address;
   int64_t freed = 0;
 };
 
@@ -30,7 +30,7 @@ Files& files() {
   return *found;
 }
 
-void let_go(char* memory) {
+void release(char* memory) {
   std::lock_guard<std::mutex> lock(files().mutex);
   const auto found = files().by_address.find(memory + kHead);
   close_file(found->second.file);
@@ -48,68 +48,68 @@ at::Tensor allocate(int64_t count, const at::TensorOptions& options) {
     close_file(file);
     return at::empty({count}, options);
   }
-  const int64_t mark = std::random_device()() | int64_t{1} << 32;
-  *reinterpret_cast<int64_t*>(memory) = mark;
+  const int64_t token = std::random_device()() | int64_t{1} << 32;
+  *reinterpret_cast<int64_t*>(memory) = token;
   {
     std::lock_guard<std::mutex> lock(files().mutex);
-    files().by_address[memory + kHead] = {own_process(), file, mark, bytes, 0, 0};
+    files().by_address[memory + kHead] = {own_process(), file, token, bytes, 0, 0};
   }
   // A hook of DDP may make its bucket longer, as PyTorch's batched PowerSGD does: it then is an ordinary tensor.
   return at::for_blob(memory + kHead, {count})
-      .deleter([memory](void*) { let_go(memory); })
+      .deleter([memory](void*) { release(memory); })
       .options(options)
       .resizeable_storage()
       .allocator(c10::GetCPUAllocator())
       .make_tensor();
 }
 
-Place place_of(const void* data, int64_t bytes) {
+Location location_of(const void* data, int64_t bytes) {
   const char* first = static_cast<const char*>(data);
   std::lock_guard<std::mutex> lock(files().mutex);
   auto after = files().by_address.upper_bound(first);
   if (after == files().by_address.begin()) {
     return {};
   }
-  auto [address, place] = *--after;
-  place.offset = kHead + (first - address);
-  place.freed = files().freed;
-  return place.offset + bytes <= place.bytes ? place : Place{};
+  auto [address, location] = *--after;
+  location.offset = kHead + (first - address);
+  location.freed = files().freed;
+  return location.offset + bytes <= location.bytes ? location : Location{};
 }
 
-Neighbours::~Neighbours() {
-  for (Process& process : of_) {
-    forget(process);
+PeerMemory::~PeerMemory() {
+  for (Peer& process : of_) {
+    unmap_all(process);
   }
 }
 
-void Neighbours::forget(Process& process) {
+void PeerMemory::unmap_all(Peer& process) {
   for (const File& file : process.files) {
     unmap(file.memory, file.bytes);
   }
   process.files.clear();
 }
 
-char* Neighbours::at(int rank, const Place& place, int64_t bytes) {
-  TORCH_CHECK_WITH(DistBackendError, place.offset >= kHead && place.offset <= place.bytes - bytes, "memory of rank ", rank,
-                   " has no ", bytes, " bytes at ", place.offset, " of ", place.bytes);
-  Process& process = of_[rank];
-  if (process.freed != place.freed) {  // its freed files would stay in memory as long as they are mapped here
-    forget(process);
-    process.freed = place.freed;
+char* PeerMemory::at(int rank, const Location& location, int64_t bytes) {
+  TORCH_CHECK_WITH(DistBackendError, location.offset >= kHead && location.offset <= location.bytes - bytes, "memory of rank ", rank,
+                   " has no ", bytes, " bytes at ", location.offset, " of ", location.bytes);
+  Peer& process = of_[rank];
+  if (process.freed != location.freed) {  // its freed files would stay in memory as long as they are mapped here
+    unmap_all(process);
+    process.freed = location.freed;
   }
   for (const File& file : process.files) {
-    if (file.mark == place.mark) {
-      return file.memory + place.offset;
+    if (file.token == location.token) {
+      return file.memory + location.offset;
     }
   }
-  const int file = file_of(place.process, place.file, place.bytes);
-  char* memory = file < 0 ? nullptr : map_file(file, place.bytes);
+  const int file = file_of(location.process, location.file, location.bytes);
+  char* memory = file < 0 ? nullptr : map_file(file, location.bytes);
   close_file(file);
-  TORCH_CHECK_WITH(DistBackendError, memory != nullptr && *reinterpret_cast<int64_t*>(memory) == place.mark,
+  TORCH_CHECK_WITH(DistBackendError, memory != nullptr && *reinterpret_cast<int64_t*>(memory) == location.token,
                    "memory of rank ", rank, " cannot be mapped: ", std::strerror(errno),
                    "; DDP_DISABLE_COMM_MEM=1 does without");
-  process.files.push_back({place.mark, memory, place.bytes});
-  return memory + place.offset;
+  process.files.push_back({location.token, memory, location.bytes});
+  return memory + location.offset;
 }
 
 }  // namespace torchfleet

@@ -10,9 +10,9 @@
 namespace torchfleet {
 
 // The location of a process's memory, for other processes.
-struct Place {
+struct Location {
   int64_t process, file;
-  int64_t mark;           // in the first bytes of the file; 0 if the memory is not in a file
+  int64_t token;           // in the first bytes of the file; 0 if the memory is not in a file
   int64_t bytes, offset;  // of the file, and of the memory in it
   int64_t freed;          // how many files the process has freed so far
 };
@@ -21,31 +21,31 @@ struct Place {
 at::Tensor allocate(int64_t count, const at::TensorOptions& options);
 
 // The location of memory in this process.
-Place place_of(const void* data, int64_t bytes);
+Location location_of(const void* data, int64_t bytes);
 
 // The mapped memory of other processes.
-class Neighbours {
+class PeerMemory {
  public:
-  explicit Neighbours(int ranks) : of_(ranks) {}
-  ~Neighbours();
-  Neighbours(const Neighbours&) = delete;
+  explicit PeerMemory(int ranks) : of_(ranks) {}
+  ~PeerMemory();
+  PeerMemory(const PeerMemory&) = delete;
 
   // So many bytes of a rank's memory, in this process. Throws c10::DistBackendError if they cannot be mapped.
-  char* at(int rank, const Place& place, int64_t bytes);
+  char* at(int rank, const Location& location, int64_t bytes);
 
  private:
   struct File {
-    int64_t mark;
+    int64_t token;
     char* memory;
     int64_t bytes;
   };
-  struct Process {
+  struct Peer {
     int64_t freed = 0;
     std::vector<File> files;
   };
-  static void forget(Process& process);
+  static void unmap_all(Peer& process);
 
-  std::vector<Process> of_;
+  std::vector<Peer> of_;
 };
 
 }  // namespace torchfleet

@@ -2,9 +2,9 @@
 
 #include "agreement.h"
 #include "devices.h"
-#include "direct.h"
+#include "gpu_aware.h"
 #include "parts.h"
-#include "patience.h"
+#include "backoff.h"
 #include "ring.h"
 #include "sizes.h"
 
@@ -30,18 +30,6 @@ constexpr int kExchangeTag = 0;
 constexpr int64_t kLeastInRing = 128 << 10;  // bytes of each rank's part
 constexpr int64_t kLeastInParts = 4 << 20;   // bytes that all ranks of a node, and not the first one alone, reduce between nodes
 
-int rank_in(MPI_Comm comm) {
-  int rank = 0;
-  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
-  return rank;
-}
-
-int size_of(MPI_Comm comm) {
-  int size = 0;
-  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
-  return size;
-}
-
 // What each rank of a communicator says. All of them call this.
 std::vector<int> ranks_of(MPI_Comm comm, int own) {
   std::vector<int> found(size_of(comm));
@@ -60,6 +48,7 @@ void in_steps(int64_t total, Step step) {
     first += count;
   } while (first < total);
 }
+
 // The ranks of a group on this node. Tests divide one machine into nodes with this many ranks each.
 MPI_Comm node_of(MPI_Comm comm) {
   MPI_Comm node;
@@ -92,14 +81,8 @@ struct Node : Rendezvous {
   MPI_Comm comm;
 };
 
-bool memory_is_wanted() {
-  const char* given = std::getenv("TORCHFLEET_MPI_SHARED");
-  return given == nullptr || std::string(given) != "0";
-}
-
-// The benchmark compares with MPI's own.
-bool ring_is_wanted() {
-  const char* given = std::getenv("TORCHFLEET_MPI_RING");
+bool is_on(const char* variable) {  // unless it is 0
+  const char* given = std::getenv(variable);
   return given == nullptr || std::string(given) != "0";
 }
 
@@ -121,39 +104,32 @@ template <typename Collective>
 void MPITransport::over_mpi(Signature own, bool blocking, Collective collective) const {
   static const std::vector<int> same;
   Agreement agreement(comm_, same, own);
-  if (blocking || neighbours_) {
+  if (blocking || shares_nodes_) {
     agreement.conclude();
   }
   collective();
   agreement.conclude();
 }
 
-void MPITransport::fail(const std::string& why) const {
-  for (const auto& memory : {shared_, node_}) {
-    if (memory) {
-      memory->fail(why);
-    }
-  }
-}
-
-MPITransport::MPITransport(MPI_Comm comm) : comm_(comm), ring_(ring_is_wanted()) {
+MPITransport::MPITransport(MPI_Comm comm)
+    : Transport(rank_in(comm), size_of(comm)), comm_(comm), ring_(is_on("TORCHFLEET_MPI_RING")) {
   Node node(node_of(comm));
-  auto shared = Shared::among(node, ranks_of(node.comm, rank_in(comm)), memory_is_wanted());
+  auto shared = Shared::among(node, ranks_of(node.comm, rank_), is_on("TORCHFLEET_MPI_SHARED"));
   // In two levels only if every node with several ranks can share memory, because all ranks must use the same algorithm.
-  int least[] = {shared || node.size() == 1, mpi_reads_accelerators(), node.size()}, most = node.size();
+  int least[] = {shared || node.size() == 1, mpi_is_gpu_aware(), node.size()}, most = node.size();
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, least, 3, MPI_INT, MPI_MIN, comm));
   TORCHFLEET_MPI(MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, comm));
-  direct_ = least[1] != 0;
-  neighbours_ = most > 1;
-  if (node.size() == size_of(comm)) {
+  gpu_aware_ = least[1] != 0;
+  shares_nodes_ = most > 1;
+  if (node.size() == size_) {
     shared_ = shared;
   } else if (least[0] != 0 && most > 1) {
     node_ = shared;  // a node with one rank needs none
-    place_ = node.rank();
-    places_ = least[2] == most ? most : 0;
-    const int place = places_ > 0 || place_ == 0 ? place_ : MPI_UNDEFINED;
-    TORCHFLEET_MPI(MPI_Comm_split(comm, place, rank_in(comm), &across_));
-    across_ranks_ = across_ != MPI_COMM_NULL ? ranks_of(across_, rank_in(comm)) : std::vector<int>();
+    local_rank_ = node.rank();
+    local_size_ = least[2] == most ? most : 0;
+    const int color = local_size_ > 0 || local_rank_ == 0 ? local_rank_ : MPI_UNDEFINED;
+    TORCHFLEET_MPI(MPI_Comm_split(comm, color, rank_, &across_));
+    across_ranks_ = across_ != MPI_COMM_NULL ? ranks_of(across_, rank_) : std::vector<int>();
   }
 }
 
@@ -165,18 +141,10 @@ void MPITransport::close() const {
   }
 }
 
-void MPITransport::broadcast(const at::Tensor& tensor, int root) const {
-  char* all = static_cast<char*>(tensor.data_ptr());
-  const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  const Signature own(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root);
-  if (shared_ && tensor.is_cpu()) {
-    shared_->begin(own);
-    shared_->broadcast(all, bytes, root);
-    return;
-  }
+void MPITransport::broadcast_impl(Signature own, const at::Tensor& tensor, int root) const {
   over_mpi(own, !tensor.is_cpu(), [&] {
-    in_steps(bytes, [&](int64_t first, int count) {
-      TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, all + first, count, MPI_BYTE, root, comm_);
+    in_steps(nbytes_of(tensor), [&](int64_t first, int count) {
+      TORCHFLEET_MPI_DO(tensor, Ibcast, Bcast, bytes_of(tensor) + first, count, MPI_BYTE, root, comm_);
     });
   });
 }
@@ -188,7 +156,7 @@ void MPITransport::all_reduce_by_first_ranks(Signature own, const at::Tensor& te
     node_->begin(own);
     node_->reduce(all.data, all.count, how, all.size, 0);
   }
-  if (place_ == 0) {
+  if (local_rank_ == 0) {
     Agreement agreement(across_, across_ranks_, own, node_.get());
     reduce_by_mpi(across_, tensor, all, how, ring_);
     agreement.conclude();
@@ -203,63 +171,40 @@ void MPITransport::all_reduce_by_first_ranks(Signature own, const at::Tensor& te
 void MPITransport::all_reduce_by_all_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const {
   node_->begin(own);
   Agreement agreement(across_, across_ranks_, own, node_.get());
-  all_reduce_in_parts(*node_, place_, places_, Elements(tensor, how), how, [&](const Elements& part) {
+  all_reduce_in_parts(*node_, local_rank_, local_size_, Elements(tensor, how), how, [&](const Elements& part) {
     agreement.conclude();
     reduce_by_mpi(across_, tensor, part, how, ring_);
   });
 }
 
-void MPITransport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const {
-  const Reduction how = reduction(tensor.scalar_type(), op);
-  const auto [data, count, size] = Elements(tensor, how);
-  const Signature own(Signature::kAllReduce, tensor.scalar_type(), tensor.numel(), -1, op.op_);
-  if (shared_ && tensor.is_cpu()) {
-    shared_->begin(own);
-    shared_->all_reduce(data, count, how, size);
-  } else if (tensor.is_cpu() && places_ > 0 && count * size >= kLeastInParts) {
+void MPITransport::all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const {
+  const Elements all(tensor, how);
+  if (tensor.is_cpu() && local_size_ > 0 && all.count * all.size >= kLeastInParts) {
     all_reduce_by_all_ranks(own, tensor, how);
   } else if (tensor.is_cpu() && (node_ || across_ != MPI_COMM_NULL)) {
     all_reduce_by_first_ranks(own, tensor, how);
   } else {
-    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, Elements(tensor, how), how, ring_); });
+    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, all, how, ring_); });
   }
-  divide_after(tensor, op, size_of(comm_));
 }
 
-void MPITransport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const {
-  const Reduction how = reduction(tensor.scalar_type(), op);
+void MPITransport::reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const {
   const auto [data, count, size] = Elements(tensor, how);
-  const Signature own(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_);
-  const bool here = rank_in(comm_) == root;
-  if (shared_ && tensor.is_cpu()) {
-    shared_->begin(own);
-    shared_->reduce(data, count, how, size, root);
-  } else {
-    const MPIReduction mpi = by_mpi(how);
-    over_mpi(own, !tensor.is_cpu(), [&, data = data, count = count, size = size] {
-      in_steps(count, [&](int64_t first, int some) {
-        char* part = data + first * size;
-        const void* from = here ? MPI_IN_PLACE : part;
-        TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, here ? part : nullptr, some, mpi.type, mpi.op, root, comm_);
-      });
+  const MPIReduction mpi = by_mpi(how);
+  over_mpi(own, !tensor.is_cpu(), [&, data = data, count = count, size = size] {
+    in_steps(count, [&](int64_t first, int some) {
+      char* part = data + first * size;
+      const void* from = rank_ == root ? MPI_IN_PLACE : part;
+      TORCHFLEET_MPI_DO(tensor, Ireduce, Reduce, from, rank_ == root ? part : nullptr, some, mpi.type, mpi.op, root, comm_);
     });
-  }
-  if (here) {
-    divide_after(tensor, op, size_of(comm_));
-  }
+  });
 }
 
-void MPITransport::all_gather(const at::Tensor& input, const at::Tensor& output) const {
-  const auto bytes = static_cast<int64_t>(input.nbytes());
-  char* all = static_cast<char*>(output.data_ptr());
-  const bool in_place = all + rank_in(comm_) * bytes == input.data_ptr();
-  const Signature own(Signature::kAllGather, input.scalar_type(), input.numel());
-  if (shared_ && input.is_cpu()) {
-    shared_->begin(own);
-    shared_->all_gather(static_cast<const char*>(input.data_ptr()), all, bytes);
-    return;
-  }
-  if (bytes <= kMost / size_of(comm_)) {  // some MPIs count what all ranks give in an int
+void MPITransport::all_gather_impl(Signature own, const at::Tensor& input, const at::Tensor& output) const {
+  const int64_t bytes = nbytes_of(input);
+  char* all = bytes_of(output);
+  const bool in_place = all + rank_ * bytes == bytes_of(input);
+  if (bytes <= kMost / size_) {  // some MPIs count what all ranks give in an int
     const void* from = in_place ? MPI_IN_PLACE : input.data_ptr();
     const int count = static_cast<int>(bytes);
     over_mpi(own, !input.is_cpu(), [&] {
@@ -267,78 +212,60 @@ void MPITransport::all_gather(const at::Tensor& input, const at::Tensor& output)
     });
     return;
   }
-  const at::Tensor parts = output.view({size_of(comm_), -1});
+  const at::Tensor parts = output.view({size_, -1});
   if (!in_place) {
-    parts[rank_in(comm_)].copy_(input.view(-1));
-    settle(output.device());
+    parts[rank_].copy_(input.view(-1));
+    synchronize(output.device());
   }
-  for (int root = 0; root < size_of(comm_); ++root) {
+  for (int root = 0; root < size_; ++root) {
     broadcast(parts[root], root);
   }
 }
 
-void MPITransport::reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const {
-  const Reduction how = reduction(output.scalar_type(), op);
+void MPITransport::reduce_scatter_impl(Signature own, const at::Tensor& input, const at::Tensor& output,
+                                       const Reduction& how) const {
   const auto [data, count, size] = Elements(output, how);
-  const Signature own(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_);
-  if (shared_ && input.is_cpu()) {
-    shared_->begin(own);
-    shared_->reduce_scatter(static_cast<const char*>(input.data_ptr()), data, count, how, size);
-  } else if (count <= kMost / size_of(comm_)) {  // some MPIs count the elements of all ranks in an int
+  if (count <= kMost / size_) {  // some MPIs count the elements of all ranks in an int
     const MPIReduction mpi = by_mpi(how);
     over_mpi(own, !input.is_cpu(), [&, data = data, count = count] {
-      TORCHFLEET_MPI_DO(input, Ireduce_scatter_block, Reduce_scatter_block, input.data_ptr(), data,
-                        static_cast<int>(count), mpi.type, mpi.op, comm_);
+      TORCHFLEET_MPI_DO(input, Ireduce_scatter_block, Reduce_scatter_block, bytes_of(input), data, static_cast<int>(count),
+                        mpi.type, mpi.op, comm_);
     });
-  } else {
-    const auto parts = input.view({size_of(comm_), -1});
-    for (int root = 0; root < size_of(comm_); ++root) {
-      at::Tensor part = parts[root].clone();
-      Operation::hold(std::make_shared<at::Tensor>(part));
-      settle(part.device());
-      reduce(part, op, root);
-      if (root == rank_in(comm_)) {
-        output.view(-1).copy_(part);
-      }
+    return;
+  }
+  const at::Tensor parts = input.view({size_, -1});
+  for (int root = 0; root < size_; ++root) {
+    const at::Tensor part = parts[root].clone();
+    Operation::hold(std::make_shared<at::Tensor>(part));
+    synchronize(part.device());
+    reduce_impl(Signature(Signature::kReduce, part.scalar_type(), part.numel(), root, how.op), part, how, root);
+    if (root == rank_) {
+      output.view(-1).copy_(part);
     }
-    return;  // reduce() has already averaged
-  }
-  divide_after(output, op, size_of(comm_));
-}
-
-void MPITransport::barrier() const {
-  if (shared_) {
-    shared_->begin(Signature::barrier());
-    shared_->barrier();
-  } else {
-    over_mpi(Signature::barrier(), false, [] {});  // no rank knows what all ask for before all are there
   }
 }
 
-std::vector<Request> post_send(MPI_Comm comm, const Piece& piece, int tag) {
-  std::vector<Request> requests;
-  in_steps(piece.bytes, [&](int64_t first, int count) {
-    requests.push_back({MPI_REQUEST_NULL, count});
-    TORCHFLEET_MPI(MPI_Isend(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm,
-                             &requests.back().request));
-  });
-  return requests;
+void MPITransport::barrier_impl() const {
+  over_mpi(Signature::barrier(), false, [] {});  // no rank knows what all ask for before all are there
 }
 
-std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag) {
+namespace {
+// MPI_Isend or MPI_Irecv of all of a piece.
+template <typename Start>
+std::vector<Request> post(Start start, MPI_Comm comm, const Piece& piece, int tag) {
   std::vector<Request> requests;
   in_steps(piece.bytes, [&](int64_t first, int count) {
     requests.push_back({MPI_REQUEST_NULL, count});
-    TORCHFLEET_MPI(MPI_Irecv(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm,
-                             &requests.back().request));
+    TORCHFLEET_MPI(start(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm, &requests.back().request));
   });
   return requests;
 }
+}  // namespace
 
 std::vector<Request> post_message(MPI_Comm comm, const Piece& piece, int tag) {
-  std::vector<Request> requests = post_send(comm, piece, tag);
+  std::vector<Request> requests = post(MPI_Isend, comm, piece, tag);
   if (!is_last(requests.back())) {
-    requests.push_back(post_send(comm, {piece.rank, piece.data, 0}, tag).front());
+    requests.push_back(post(MPI_Isend, comm, {piece.rank, piece.data, 0}, tag).front());
   }
   return requests;
 }
@@ -347,14 +274,14 @@ bool is_last(const Request& part) {
   return part.bytes < kMost;
 }
 
-Request post_found(const Piece& rest, MPI_Message found, MPI_Status& status) {
+Request post_matched(const Piece& pause, MPI_Message found, MPI_Status& status) {
   int came = 0;
   TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &came));
   Request part{MPI_REQUEST_NULL, came};
-  if (came != std::min(kMost, rest.bytes)) {
-    part.aside = std::make_shared<std::vector<char>>(came);
+  if (came != std::min(kMost, pause.bytes)) {
+    part.scratch = std::make_shared<std::vector<char>>(came);
   }
-  TORCHFLEET_MPI(MPI_Imrecv(part.aside ? part.aside->data() : rest.data, came, MPI_BYTE, &found, &part.request));
+  TORCHFLEET_MPI(MPI_Imrecv(part.scratch ? part.scratch->data() : pause.data, came, MPI_BYTE, &found, &part.request));
   return part;
 }
 
@@ -385,19 +312,19 @@ void exchange_by_mpi(MPI_Comm comm, const std::vector<Piece>& sends, const std::
     }
   };
   for (const Piece& piece : receives) {
-    add(post_receive(comm, piece, kExchangeTag));
+    add(post(MPI_Irecv, comm, piece, kExchangeTag));
   }
   for (const Piece& piece : sends) {
-    add(post_send(comm, piece, kExchangeTag));
+    add(post(MPI_Isend, comm, piece, kExchangeTag));
   }
-  for (Patience patience; !are_done(requests); patience.rest()) {
+  for (Backoff backoff; !test_all(requests); backoff.pause()) {
   }
 }
 }  // namespace
 
 void MPITransport::exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const {
   if (shared_) {
-    compare_sizes(*shared_, own, size_of(comm_), sends, receives);
+    compare_sizes(*shared_, own, size_, sends, receives);
     exchange_by_mpi(comm_, sends, receives);
     return;
   }

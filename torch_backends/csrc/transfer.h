@@ -20,17 +20,8 @@ class MPITransport : public Transport {
   // Called by all ranks of `comm`.
   explicit MPITransport(MPI_Comm comm);
 
-  void broadcast(const at::Tensor& tensor, int root) const override;
-  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const override;
-  void reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const override;
-  void all_gather(const at::Tensor& input, const at::Tensor& output) const override;
-  void reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const override;
-  void barrier() const override;
   void exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const override;
-  void fail(const std::string& why) const override;
-  std::vector<int> missing() const override { return shared_ ? shared_->missing() : std::vector<int>(); }
-  bool shares_memory() const override { return shared_ != nullptr; }
-  bool reads_accelerators() const override { return direct_; }
+  bool reads_accelerators() const override { return gpu_aware_; }
   bool needs_host_memory(const c10d::ReduceOp& op, at::ScalarType type) const override {
     return torchfleet::needs_host_memory(reduction(type, op));
   }
@@ -39,6 +30,14 @@ class MPITransport : public Transport {
   void close() const;
 
  private:
+  void broadcast_impl(Signature own, const at::Tensor& tensor, int root) const override;
+  void all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const override;
+  void reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const override;
+  void all_gather_impl(Signature own, const at::Tensor& input, const at::Tensor& output) const override;
+  void reduce_scatter_impl(Signature own, const at::Tensor& input, const at::Tensor& output,
+                           const Reduction& how) const override;
+  void barrier_impl() const override;
+
   // Runs a collective over MPI, and compares meanwhile what the ranks ask for. It is compared first if the call is a blocking
   // one, which cannot be left, and if ranks are neighbours: among these, data of another size may be written beyond its
   // buffer (sizes.h).
@@ -49,32 +48,27 @@ class MPITransport : public Transport {
   void all_reduce_by_all_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const;
 
   MPI_Comm comm_;                     // all of them
-  std::shared_ptr<Shared> shared_;    // of all ranks, if they are on one node and can share memory
-  std::shared_ptr<Shared> node_;      // of this node's ranks, if the group is on several nodes and it is faster
-  int place_ = 0;                     // of this rank among those of its node
-  int places_ = 0;                    // the number of these, if it is the same on all nodes, else 0
-  MPI_Comm across_ = MPI_COMM_NULL;   // those of the same place on all nodes; only of the first ones if the numbers differ
+  int local_rank_ = 0;                     // of this rank among those of its node
+  int local_size_ = 0;                    // the number of these, if it is the same on all nodes, else 0
+  MPI_Comm across_ = MPI_COMM_NULL;   // those of the same local rank on all nodes; only of the first ones if the numbers differ
   std::vector<int> across_ranks_;     // their ranks in the group
   const bool ring_;                   // whether long data is reduced in our own ring over MPI
-  bool neighbours_;                   // whether any node has several of them
-  bool direct_;                       // whether the MPI of all ranks can read memory of accelerators
+  bool shares_nodes_;                   // whether any node has several of them
+  bool gpu_aware_;                       // whether the MPI of all ranks can read memory of accelerators
 };
 
 // A part of something that may be longer than MPI can count.
 struct Request {
   MPI_Request request;
   int64_t bytes;
-  std::shared_ptr<std::vector<char>> aside{};  // where it is received, if it has not the size that is expected
+  std::shared_ptr<std::vector<char>> scratch{};  // where it is received, if it has not the size that is expected
 };
-std::vector<Request> post_send(MPI_Comm comm, const Piece& piece, int tag);
-std::vector<Request> post_receive(MPI_Comm comm, const Piece& piece, int tag);
-
 // Messages of the program. The last part, which may be empty, is shorter than the others: whoever finds a part knows whether
 // more comes, whatever size is expected.
 std::vector<Request> post_message(MPI_Comm comm, const Piece& piece, int tag);
 bool is_last(const Request& part);
 
 // Receives a part that was found. `rest`: what is expected of the message. A part of another size is received elsewhere.
-Request post_found(const Piece& rest, MPI_Message found, MPI_Status& status);
+Request post_matched(const Piece& rest, MPI_Message found, MPI_Status& status);
 
 }  // namespace torchfleet

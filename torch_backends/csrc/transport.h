@@ -1,13 +1,15 @@
-// The collectives of a group, on dense tensors.
+// The collectives of a group, on dense tensors: in shared memory if all ranks are on one node, else as each backend does them.
 #pragma once
 
+#include "reduction.h"
+#include "shared.h"
 #include "signature.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,24 +26,46 @@ struct Piece {
 class Transport {
  public:
   virtual ~Transport() = default;
-  virtual void broadcast(const at::Tensor& tensor, int root) const = 0;
-  virtual void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const = 0;
-  virtual void reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const = 0;
-  virtual void all_gather(const at::Tensor& input, const at::Tensor& output) const = 0;
+  void broadcast(const at::Tensor& tensor, int root) const;
+  void all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  void reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const;
+  void all_gather(const at::Tensor& input, const at::Tensor& output) const;
   // `input` holds one part of the size of `output` for each rank; `output` is not one of these parts.
-  virtual void reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const = 0;
-  virtual void barrier() const = 0;
+  void reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const;
+  void barrier() const;
   // Every piece goes to, or comes from, its rank. Throws std::runtime_error if one of another size comes.
   virtual void exchange(Signature own, const std::vector<Piece>& sends, const std::vector<Piece>& receives) const = 0;
 
   // Tells the other ranks of this node that an operation failed on this one.
-  virtual void fail(const std::string& why) const = 0;
+  virtual void fail(const std::string& why) const;
   // The ranks of the group that the current operation waits for, as far as they are known.
-  virtual std::vector<int> missing() const = 0;
-  virtual bool shares_memory() const = 0;  // of all ranks
+  virtual std::vector<int> missing() const;
+  bool shares_memory() const { return shared_ != nullptr; }  // of all ranks
   // Whether it reads memory of accelerators; else what they hold is copied to the host. And whether reducing does not.
   virtual bool reads_accelerators() const { return false; }
   virtual bool needs_host_memory(const c10d::ReduceOp&, at::ScalarType) const { return true; }
+
+ protected:
+  Transport(int rank, int size) : rank_(rank), size_(size) {}
+
+  const int rank_, size_;
+  std::shared_ptr<Shared> shared_;  // of all ranks, if they are on one node and can share memory
+  std::shared_ptr<Shared> node_;    // of this node's ranks, if the group is on several nodes and collectives use it; else null
+
+ private:
+  // The collectives where the group's shared memory does not serve. AVG is divided elsewhere.
+  virtual void broadcast_impl(Signature own, const at::Tensor& tensor, int root) const = 0;
+  virtual void all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const = 0;
+  virtual void reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const = 0;
+  virtual void all_gather_impl(Signature own, const at::Tensor& input, const at::Tensor& output) const = 0;
+  virtual void reduce_scatter_impl(Signature own, const at::Tensor& input, const at::Tensor& output,
+                                   const Reduction& how) const = 0;
+  virtual void barrier_impl() const = 0;
+
+  bool begins_in_memory(Signature own, const at::Tensor& tensor) const;  // whether shared memory serves; then it has begun
 };
+
+char* bytes_of(const at::Tensor& tensor);
+int64_t nbytes_of(const at::Tensor& tensor);
 
 }  // namespace torchfleet

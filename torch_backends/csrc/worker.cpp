@@ -3,6 +3,7 @@
 #include "name.h"
 #include "operation.h"
 #include "record.h"
+#include "title.h"
 
 #include <ATen/core/ivalue_inl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
@@ -30,7 +31,7 @@ std::vector<c10::Device> accelerators_of(const std::vector<at::Tensor>& tensors)
   return found;
 }
 
-std::string who(const std::vector<int>& missing) {
+std::string describe(const std::vector<int>& missing) {
   return missing.empty() ? "another rank" : c10::str("rank ", c10::Join(", ", missing));
 }
 
@@ -39,7 +40,7 @@ std::string text_of_failure(std::chrono::milliseconds timeout) {
   try {
     throw;
   } catch (const TimedOut& over) {
-    return c10::str(" has not ended within ", timeout.count(), " ms: ", who(over.missing), " does not take part in it");
+    return c10::str(" has not ended within ", timeout.count(), " ms: ", describe(over.missing), " does not take part in it");
   } catch (const std::exception& error) {
     return c10::str(": ", plain_text(error));
   } catch (...) {
@@ -76,15 +77,16 @@ std::string plain_text(const std::exception& error) {
   return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
-Collective::Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+Collective::Collective(c10d::OpType type, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                        std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing,
-                       bool bounded)
-    : Work(rank, label.type, label.title, inputs),
+                       bool bounded, uint64_t number)
+    : Work(rank, type, title_of(type), inputs),
       outputs_(std::move(outputs)),
       timeout_(timeout),
       name_(std::move(name)),
       missing_(std::move(missing)),
       bounded_(bounded),
+      number_(number),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                        accelerators_of(outputs_))) {}
 
@@ -96,7 +98,7 @@ bool Collective::wait(std::chrono::milliseconds timeout) {
   } else {
     const auto limit = finite(timeout == kNoTimeout ? timeout_ : timeout);
     if (!cv_.wait_for(lock, limit, is_over)) {
-      const std::string why = begun_ ? who(missing_()) + " does not take part in it"
+      const std::string why = begun_ ? describe(missing_()) + " does not take part in it"
                                      : "it has not begun, as an earlier operation of its group has not ended";
       TORCH_CHECK_WITH(DistBackendError, false, "backend " TORCHFLEET_NAME ": ", name_, " has not ended within ", limit.count(), " ms: ",
                        why);
@@ -134,7 +136,7 @@ std::string Collective::refuse(const std::string& broken) {
 }
 
 std::string Collective::end(const std::string& why) {
-  left(number_);
+  record_end(number_);
   finish(why.empty() ? nullptr : std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, why)));
   return why;
 }
@@ -170,7 +172,7 @@ bool futures_are_completed() {
   return pending().completes_futures;
 }
 
-void run_elsewhere(std::function<void()> function) {
+void run_in_thread(std::function<void()> function) {
   if (!futures_are_completed()) {
     return;
   }
@@ -203,7 +205,7 @@ struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
   std::string broken;  // why an operation failed
 
   // With the lock held. Throws std::system_error if a thread is needed and cannot be made.
-  void have_thread() {
+  void ensure_thread() {
     if (threads == in_functions) {
       std::thread([queue = shared_from_this()] { queue->serve(); }).detach();
       ++threads;
@@ -246,7 +248,7 @@ struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
       ++in_functions;
       try {
         if (!jobs.empty()) {
-          have_thread();
+          ensure_thread();
         }
       } catch (const std::system_error&) {
         // The jobs wait until this thread is back.
@@ -290,7 +292,7 @@ void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> o
                     std::function<void(const std::string&)> failed) {
   std::lock_guard<std::mutex> lock(queue_->mutex);
   TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend " TORCHFLEET_NAME ": this group was destroyed");
-  queue_->have_thread();  // it waits for the lock, and then finds the job
+  queue_->ensure_thread();  // it waits for the lock, and then finds the job
   pending().count(pending().operations, 1);
   queue_->jobs.push_back({std::move(work), std::move(operation), std::move(failed)});
 }

@@ -16,24 +16,18 @@
 
 namespace torchfleet {
 
-// The description of an operation for torch and its profilers.
-struct Label {
-  c10d::OpType type;
-  const char* title;
-};
-
 // A requested collective. It fails when its timeout is over, which starts when it begins to run; then all later ones of its
 // group fail too.
 class Collective : public c10d::Work {
  public:
-  // `bounded`: false for a call of MPI that waits without an end; then wait() has the timeout.
-  Collective(Label label, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-             std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing, bool bounded);
+  // `bounded`: false for a call of MPI that waits without an end; then wait() has the timeout. `number`: in the record.
+  Collective(c10d::OpType type, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+             std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing, bool bounded,
+             uint64_t number);
 
   // With a timeout of its own, throws when that is over; the collective goes on.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   std::vector<at::Tensor> result() override { return outputs_; }
-  void recorded_as(uint64_t number) { number_ = number; }  // of record.h; before it is submitted
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
@@ -50,7 +44,7 @@ class Collective : public c10d::Work {
   const std::string name_;
   std::function<std::vector<int>()> missing_;  // the ranks that it waits for, as far as they are known
   const bool bounded_;
-  uint64_t number_ = 0;
+  const uint64_t number_;
   std::atomic<bool> begun_{false};
   bool future_is_known_ = false;  // outside of this object
   c10::intrusive_ptr<c10::ivalue::Future> future_;
@@ -86,6 +80,6 @@ void complete_no_more_futures();
 bool futures_are_completed();
 
 // Runs a function in a thread of its own, for which await_workers() waits; not after complete_no_more_futures().
-void run_elsewhere(std::function<void()> function);
+void run_in_thread(std::function<void()> function);
 
 }  // namespace torchfleet

@@ -23,9 +23,9 @@ namespace {
 constexpr std::chrono::hours kCollectives{1};
 constexpr std::chrono::seconds kMessages{5};
 
-std::atomic<bool> abandoned{false};
-std::once_flag begun;
-pid_t begun_in = 0;
+std::atomic<bool> finalize_is_skipped{false};
+std::once_flag initialized_once;
+pid_t initialized_in = 0;
 
 bool is_initialized() {
   int flag = 0;
@@ -41,7 +41,7 @@ bool is_finalized() {
 
 // At the end of the process. MPI_Finalize waits for all ranks, and these may wait for this one: a failed process exits
 // without it, and the launcher ends the others.
-void leave(int status, void* process) {
+void finalize(int status, void* process) {
   if (reinterpret_cast<intptr_t>(process) != getpid() || !is_initialized() || is_finalized()) {
     return;  // a forked child is not a rank
   }
@@ -51,12 +51,12 @@ void leave(int status, void* process) {
   }
   complete_no_more_futures();
   const bool ended = await_workers(kCollectives, false), sent = end_messages();
-  if (ended && sent && !abandoned) {
+  if (ended && sent && !finalize_is_skipped) {
     MPI_Finalize();
   }
 }
 
-void initialize() {
+void initialize_mpi() {
   int provided = MPI_THREAD_SINGLE;
   if (is_initialized()) {
     check(MPI_Query_thread(&provided), "MPI_Query_thread");
@@ -72,7 +72,7 @@ void initialize() {
   for (MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) {
     check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
-  on_exit(leave, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
+  on_exit(finalize, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
 }
 }  // namespace
 
@@ -86,14 +86,14 @@ void check(int status, const char* call) {
   throw std::runtime_error("backend mpi: " + std::string(call) + ": " + std::string(text, length));
 }
 
-void begin() {
-  std::call_once(begun, [] {
-    begun_in = getpid();
-    initialize();
+void initialize() {
+  std::call_once(initialized_once, [] {
+    initialized_in = getpid();
+    initialize_mpi();
   });
-  if (getpid() != begun_in) {
+  if (getpid() != initialized_in) {
     throw std::runtime_error("backend mpi: process " + std::to_string(getpid()) + " was forked from process " +
-                             std::to_string(begun_in) + ", which alone is a rank of MPI: use another backend in it");
+                             std::to_string(initialized_in) + ", which alone is a rank of MPI: use another backend in it");
   }
 }
 
@@ -101,19 +101,19 @@ bool end_messages() {
   return Progress::of_process().close(kMessages);
 }
 
-void abandon() {
-  abandoned = true;
+void skip_finalize() {
+  finalize_is_skipped = true;
 }
 
-int world_rank() {
+int rank_in(MPI_Comm comm) {
   int rank = 0;
-  TORCHFLEET_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
   return rank;
 }
 
-int world_size() {
+int size_of(MPI_Comm comm) {
   int size = 0;
-  TORCHFLEET_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
   return size;
 }
 
@@ -125,9 +125,9 @@ std::string library_version() {
   return version.substr(0, version.find_first_of(",\n"));
 }
 
-std::vector<std::string> told_by_all(const std::string& text) {
+std::vector<std::string> gather_texts(const std::string& text) {
   constexpr int kBytes = 128;
-  std::vector<char> all(static_cast<size_t>(kBytes) * world_size());
+  std::vector<char> all(static_cast<size_t>(kBytes) * size_of(MPI_COMM_WORLD));
   char own[kBytes] = {};
   text.copy(own, kBytes - 1);
   TORCHFLEET_MPI(MPI_Allgather(own, kBytes, MPI_CHAR, all.data(), kBytes, MPI_CHAR, MPI_COMM_WORLD));
@@ -142,7 +142,7 @@ MPI_Comm communicator(const std::vector<int>& ranks) {
   MPI_Comm made = MPI_COMM_NULL;
   if (ranks.empty()) {
     TORCHFLEET_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &made));
-  } else if (std::find(ranks.begin(), ranks.end(), world_rank()) != ranks.end()) {
+  } else if (std::find(ranks.begin(), ranks.end(), rank_in(MPI_COMM_WORLD)) != ranks.end()) {
     MPI_Group world, group;
     TORCHFLEET_MPI(MPI_Comm_group(MPI_COMM_WORLD, &world));
     TORCHFLEET_MPI(MPI_Group_incl(world, static_cast<int>(ranks.size()), ranks.data(), &group));

@@ -18,21 +18,21 @@ void check(int status, const char* call);
 
 // Calls MPI_Init_thread once, and MPI_Finalize when the process exits normally, unless an operation failed. Throws if no MPI
 // launcher started this process, or without THREAD_MULTIPLE.
-void begin();
+void initialize();
 
 // Notes that an operation failed, which MPI may still be doing: MPI must not be finalised, because that would wait for it.
-void abandon();
+void skip_finalize();
 
 // Waits some seconds for messages that are being sent, and gives up those that nobody has sent. While Python still runs: what
 // it holds of their tensors has to be released. False if some could not be sent.
 bool end_messages();
 
-int world_rank();
-int world_size();
+int rank_in(MPI_Comm comm);
+int size_of(MPI_Comm comm);
 std::string library_version();
 
 // The texts of all ranks of the world, in their order: up to 127 bytes each. All ranks call this.
-std::vector<std::string> told_by_all(const std::string& text);
+std::vector<std::string> gather_texts(const std::string& text);
 
 // A communicator of these ranks of the world in this order, of all if empty; MPI_COMM_NULL if this process is not one of
 // them.

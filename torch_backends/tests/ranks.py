@@ -435,7 +435,7 @@ def what_cannot_be_done_is_refused() -> None:
     try:
         dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
     except ValueError as error:
-        assert re.fullmatch(r"backend (mpi|shm|ccl): BAND of (Float|float32) is not to be had", str(error))
+        assert re.fullmatch(r"backend (mpi|shm|ccl): BAND of (Float|float32) is not supported", str(error))
     else:
         raise AssertionError("it was done")
     dist.barrier()

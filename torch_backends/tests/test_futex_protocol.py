@@ -193,13 +193,13 @@ class Program:
         self.add("write", self.signature(self.rank), self.operations)
         self.publish("entered", self.operations)
 
-    def bring(self, chunk: int, parts: list[int]) -> None:
+    def write_chunk(self, chunk: int, parts: list[int]) -> None:
         if self.fault is not Fault.NO_ROOM:
             for rank in range(self.ranks):
                 self.wait("done", rank, chunk - 1)
         for part in parts:
             self.add("write", (self.number(chunk), self.rank, part), ("input", chunk))
-        self.publish("brought", chunk + 1)
+        self.publish("ready", chunk + 1)
 
     def barrier(self) -> None:
         self.enter()
@@ -215,13 +215,13 @@ class Program:
 
     def in_chunks(self, count: int = 2) -> None:
         self.enter()
-        self.bring(self.chunks, self.others)
+        self.write_chunk(self.chunks, self.others)
         for left in range(count - 1, -1, -1):
             chunk, self.chunks = self.chunks, self.chunks + 1
             if left:
-                self.bring(chunk + 1, self.others)
+                self.write_chunk(chunk + 1, self.others)
             for rank in self.others:
-                self.wait("brought", rank, chunk + 1)
+                self.wait("ready", rank, chunk + 1)
             for rank in self.others:
                 self.add("read", (self.number(chunk), rank, self.rank), ("input", chunk))
                 self.add("write", (self.number(chunk), rank, self.rank), ("result", chunk))
@@ -235,9 +235,9 @@ class Program:
         self.enter()
         chunk, self.chunks = self.chunks, self.chunks + 1
         if writes:
-            self.bring(chunk, parts)
+            self.write_chunk(chunk, parts)
         for rank in sources:
-            self.wait("brought", rank, chunk + 1)
+            self.wait("ready", rank, chunk + 1)
             self.add("read", (self.number(chunk), rank, part), ("input", chunk))
         self.publish("done", chunk + 1)
 

@@ -141,7 +141,7 @@ def check_same(told_by: Sequence[str]) -> None:
 def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
     """BackendError if MPI does not see the ranks that the launcher started, or if they differ. All ranks call this."""
     check_launcher(found, environ)
-    check_same(found.told_by_all(own_torch()))
+    check_same(found.gather_texts(own_torch()))
 
 
 def allow_shared_buckets(is_world: bool) -> None:
@@ -156,7 +156,7 @@ def allow_shared_buckets(is_world: bool) -> None:
 def prepare(found: ModuleType, is_world: bool) -> None:
     """Do what the first group of a process needs. RuntimeError in a forked child, which is no rank of MPI."""
     allow_shared_buckets(is_world)
-    found.begin()
+    found.initialize()
     if found not in prepared:
         prepared.append(found)
         if hasattr(found, "finish"):
@@ -219,7 +219,7 @@ def meeting_place() -> Any:
     dist, found = importlib.import_module("torch.distributed"), module()
     host = os.environ.get("MASTER_ADDR") or socket.gethostname()
     own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False) if found.world_rank() == 0 else None
-    host, port = found.told_by_all(f"{host} {own.port}" if own else "")[0].split()
+    host, port = found.gather_texts(f"{host} {own.port}" if own else "")[0].split()
     return own or dist.TCPStore(host, int(port), is_master=False)
 
 

@@ -140,7 +140,7 @@ class Group(dist.ProcessGroup):
 
         def operation(by: Communicator) -> None:
             for tensor, way in zip(tensors, ways, strict=True):
-                buffer = way.brought(tensor)
+                buffer = way.buffer_of(tensor)
                 if buffer.numel():
                     by.all_reduce(buffer, way.operation)
                 way.take(buffer, tensor)
@@ -156,7 +156,7 @@ class Group(dist.ProcessGroup):
         here = self.rank() == root
 
         def operation(by: Communicator) -> None:
-            buffer = way.brought(tensor)
+            buffer = way.buffer_of(tensor)
             reduced = by.reduce(buffer, way.operation, root) if buffer.numel() else buffer
             if here:
                 way.take(reduced, tensor)
@@ -224,10 +224,10 @@ class Group(dist.ProcessGroup):
 
         def operation(by: Communicator) -> None:
             for output, given, way in zip(outputs, inputs, ways, strict=True):
-                brought = way.brought(given)
-                part = torch.empty_like(way.brought(output))
+                buffer = way.buffer_of(given)
+                part = torch.empty_like(way.buffer_of(output))
                 if part.numel():
-                    by.reduce_scatter(part, brought, way.operation)
+                    by.reduce_scatter(part, buffer, way.operation)
                 way.take(part, output)
 
         return self.submit("reduce_scatter", outputs, opts, operation)
@@ -291,10 +291,10 @@ class Reduction:
         known = self.type is not None and self.operation in by.operations
         known = known and not (self.operation.startswith("B") and tensor.is_floating_point())
         known = known and (self.name != "AVG" or tensor.is_floating_point() or tensor.is_complex())
-        told = f"{self.name} of {str(tensor.dtype).rpartition('.')[2]} is not to be had"
+        told = f"{self.name} of {str(tensor.dtype).rpartition('.')[2]} is not supported"
         refuse_unless(known, f"backend {by.name}: {told}")
 
-    def brought(self, tensor: torch.Tensor) -> torch.Tensor:
+    def buffer_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the library's buffer: a dense tensor, the given one if it fits."""
         return (torch.view_as_real(tensor) if self.split else tensor.to(self.type)).contiguous()
 

@@ -47,7 +47,7 @@ def own_node(rank: int) -> str:
     return f"{kernel} {os.readlink('/proc/self/ns/pid')} {os.geteuid()}"
 
 
-def told_by_all(store: dist.Store, rank: int, size: int, own: str) -> list[str]:
+def gather_texts(store: dist.Store, rank: int, size: int, own: str) -> list[str]:
     """Return what each rank of a group says."""
     store.set(f"told/{rank}", own)
     return [store.get(f"told/{other}").decode() for other in range(size)]
@@ -59,7 +59,7 @@ def create(options: Any, _backend_options: object = None) -> Any:
     allow_shared_buckets(is_world=not options.global_ranks_in_group)
     store = dist.PrefixStore("shm", options.store)
     own = f"{own_torch()}\n{PROTOCOL}\n{own_node(rank)}"
-    told = [text.split("\n") for text in told_by_all(store, rank, size, own)]
+    told = [text.split("\n") for text in gather_texts(store, rank, size, own)]
     for other, (theirs, *more) in enumerate(told):
         if theirs != told[0][0]:
             raise BackendError(

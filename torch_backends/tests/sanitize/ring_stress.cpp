@@ -3,8 +3,8 @@
 //
 // Usage: ring_stress RANKS OPERATIONS SEED. Ends with 0 and "right" if all is well.
 #define TORCHFLEET_RING_SEGMENT 512
+#include "backoff.cpp"
 #include "operation.cpp"
-#include "patience.cpp"
 #include "ring.cpp"
 #include "yield.cpp"
 
@@ -14,6 +14,18 @@ void check(int status, const char* call) {
     std::fprintf(stderr, "%s failed\n", call);
     std::_Exit(1);
   }
+}
+
+int rank_in(MPI_Comm comm) {
+  int rank = 0;
+  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
+  return rank;
+}
+
+int size_of(MPI_Comm comm) {
+  int size = 0;
+  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
+  return size;
 }
 
 // reduction.cpp is PyTorch's vector code and plain loops; here are sums of whole numbers.

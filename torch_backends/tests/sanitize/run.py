@@ -70,15 +70,15 @@ BUILDS = [build for program in (SHARED, RING, TCP) for build in builds(program)]
 
 def built(build: Build, into: Path) -> Path:
     """Compile a program. Return its path."""
-    program = into / str(BUILDS.index(build))
+    program = into / f"{build.program.source} {build.name}".replace(" ", "-")
     includes = [f"-I{path}" for path in (SOURCES, TESTS / "torch_parts", TESTS / "mpi_parts")]
     words = [os.environ.get("CXX", "g++"), *FLAGS, *build.flags, *includes, str(TESTS / build.program.source)]
     subprocess.run([*words, "-o", str(program)], check=True)
     return program
 
 
-def wrong(build: Build, program: Path, ranks: int, operations: int) -> str:
-    """Run it with so many ranks. Return what is wrong, an empty text if all is well."""
+def wrong(build: Build, program: Path, ranks: int, operations: int, limit_s: float | None = None) -> str:
+    """Run it with so many ranks. Return what is wrong, an empty text if all is well. subprocess.TimeoutExpired."""
     title = f"{build.program.name}, {build.name}, {ranks} ranks"
     done = subprocess.run(
         [program, str(ranks), str(operations), str(ranks)],
@@ -86,6 +86,7 @@ def wrong(build: Build, program: Path, ranks: int, operations: int) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=limit_s,
     )
     print(f"{title}: {operations} operations, status {done.returncode}", flush=True)
     if build.reports:

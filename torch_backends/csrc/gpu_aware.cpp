@@ -1,4 +1,4 @@
-#include "direct.h"
+#include "gpu_aware.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -29,7 +29,7 @@ bool mpi_says_so(c10::DeviceType type) {
 }
 }  // namespace
 
-bool mpi_reads_accelerators() {
+bool mpi_is_gpu_aware() {
   const char* given = std::getenv("TORCHFLEET_MPI_DIRECT");
   const auto type = at::accelerator::getAccelerator();
   return type && (given != nullptr ? given == std::string("1") : mpi_says_so(*type));

@@ -1,4 +1,4 @@
-#include "patience.h"
+#include "backoff.h"
 
 #include "yield.h"
 
@@ -7,16 +7,16 @@
 
 namespace torchfleet {
 
-void Patience::rest() {
-  if (is_spent()) {
+void Backoff::pause() {
+  if (sleeps()) {
     Operation::check();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   } else {
-    looks_ = yield_and_return_soon() ? looks_ + 1 : kLooks;
+    polls_ = yield_and_return_soon() ? polls_ + 1 : kPolls;
   }
 }
 
-bool are_done(std::vector<MPI_Request>& requests) {
+bool test_all(std::vector<MPI_Request>& requests) {
   int flag = 0;
   TORCHFLEET_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE));
   return flag != 0;

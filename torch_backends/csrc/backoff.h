@@ -10,26 +10,26 @@
 namespace torchfleet {
 
 // The pause between two polls: at first only a yield, then sleep.
-class Patience {
+class Backoff {
  public:
   // Throws TimedOut when the operation of this thread is out of time.
-  void rest();
-  bool is_spent() const { return looks_ >= kLooks; }
+  void pause();
+  bool sleeps() const { return polls_ >= kPolls; }
 
  private:
-  static constexpr int kLooks = 200;
-  int looks_ = 0;
+  static constexpr int kPolls = 200;
+  int polls_ = 0;
 };
 
 // Whether all requests are done. Throws MPI's error text.
-bool are_done(std::vector<MPI_Request>& requests);
+bool test_all(std::vector<MPI_Request>& requests);
 
 // Starts one of MPI's non-blocking collectives and waits for its end.
 template <typename Call, typename... Words>
 void await(const char* name, Call call, Words... words) {
   std::vector<MPI_Request> requests(1);
   check(call(words..., requests.data()), name);
-  for (Patience patience; !are_done(requests); patience.rest()) {
+  for (Backoff backoff; !test_all(requests); backoff.pause()) {
   }
 }
 

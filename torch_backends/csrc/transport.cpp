@@ -1,0 +1,99 @@
+#include "transport.h"
+
+namespace torchfleet {
+
+char* bytes_of(const at::Tensor& tensor) {
+  return static_cast<char*>(tensor.data_ptr());
+}
+
+int64_t nbytes_of(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.nbytes());
+}
+
+bool Transport::begins_in_memory(Signature own, const at::Tensor& tensor) const {
+  if (!shared_ || !tensor.is_cpu()) {
+    return false;
+  }
+  shared_->begin(own);
+  return true;
+}
+
+void Transport::broadcast(const at::Tensor& tensor, int root) const {
+  const Signature own(Signature::kBroadcast, tensor.scalar_type(), tensor.numel(), root);
+  if (begins_in_memory(own, tensor)) {
+    shared_->broadcast(bytes_of(tensor), nbytes_of(tensor), root);
+  } else {
+    broadcast_impl(own, tensor, root);
+  }
+}
+
+void Transport::all_reduce(at::Tensor& tensor, const c10d::ReduceOp& op) const {
+  const Reduction how = reduction(tensor.scalar_type(), op);
+  const Signature own(Signature::kAllReduce, tensor.scalar_type(), tensor.numel(), -1, op.op_);
+  if (begins_in_memory(own, tensor)) {
+    const Elements all(tensor, how);
+    shared_->all_reduce(all.data, all.count, how, all.size);
+  } else {
+    all_reduce_impl(own, tensor, how);
+  }
+  divide_after(tensor, op, size_);
+}
+
+void Transport::reduce(at::Tensor& tensor, const c10d::ReduceOp& op, int root) const {
+  const Reduction how = reduction(tensor.scalar_type(), op);
+  const Signature own(Signature::kReduce, tensor.scalar_type(), tensor.numel(), root, op.op_);
+  if (begins_in_memory(own, tensor)) {
+    const Elements all(tensor, how);
+    shared_->reduce(all.data, all.count, how, all.size, root);
+  } else {
+    reduce_impl(own, tensor, how, root);
+  }
+  if (rank_ == root) {
+    divide_after(tensor, op, size_);
+  }
+}
+
+void Transport::all_gather(const at::Tensor& input, const at::Tensor& output) const {
+  const Signature own(Signature::kAllGather, input.scalar_type(), input.numel());
+  if (begins_in_memory(own, input)) {
+    shared_->all_gather(bytes_of(input), bytes_of(output), nbytes_of(input));
+  } else {
+    all_gather_impl(own, input, output);
+  }
+}
+
+void Transport::reduce_scatter(const at::Tensor& input, at::Tensor& output, const c10d::ReduceOp& op) const {
+  const Reduction how = reduction(output.scalar_type(), op);
+  const Signature own(Signature::kReduceScatter, output.scalar_type(), output.numel(), -1, op.op_);
+  if (begins_in_memory(own, input)) {
+    const Elements mine(output, how);
+    shared_->reduce_scatter(bytes_of(input), mine.data, mine.count, how, mine.size);
+  } else {
+    reduce_scatter_impl(own, input, output, how);
+  }
+  divide_after(output, op, size_);
+}
+
+void Transport::barrier() const {
+  if (shared_) {
+    shared_->begin(Signature::barrier());
+    shared_->barrier();
+  } else {
+    barrier_impl();
+  }
+}
+
+void Transport::fail(const std::string& why) const {
+  for (const auto& memory : {shared_, node_}) {
+    if (memory) {
+      memory->fail(why);
+    }
+  }
+}
+
+std::vector<int> Transport::missing() const {
+  const auto& memory = shared_ ? shared_ : node_;
+  return memory ? memory->missing() : std::vector<int>();
+}
+
+}  // namespace torchfleet
