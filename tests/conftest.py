@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,16 @@ SEEN = pytest.StashKey[list[BaseException]]()
 def pytest_xdist_auto_num_workers() -> int:
     """Return half as many processes again as there are cores: the fast tests wait a third of their time."""
     return max(1, len(os.sched_getaffinity(0)) * 3 // 2)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have Ansible pack each module once for all playbooks of this run (callbacks/shared_payloads.py)."""
+    if "TORCHFLEET_TEST_PAYLOADS" not in os.environ:  # else this process is one of pytest-xdist's
+        shared = tempfile.mkdtemp(prefix="torchfleet-payloads-")
+        config.add_cleanup(lambda: shutil.rmtree(shared))
+        os.environ["TORCHFLEET_TEST_PAYLOADS"] = shared
+        os.environ["ANSIBLE_CALLBACK_PLUGINS"] = str(Path(__file__).parent / "callbacks")
+        os.environ["ANSIBLE_CALLBACKS_ENABLED"] = "shared_payloads"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

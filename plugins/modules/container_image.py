@@ -122,8 +122,8 @@ msg:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.home import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.containers import image_of_node
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import images
 
 TEXT = {"type": "str", "default": ""}

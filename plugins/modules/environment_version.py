@@ -121,7 +121,7 @@ from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import home_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.home import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import changed_versions
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software.environment_files import NotMadeError
 

@@ -141,9 +141,9 @@ msg:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.home import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.job_directory import JOB_ID
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.leftovers import Reaped, reap
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.types.reasons import Unseen
 
 

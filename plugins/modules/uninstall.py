@@ -117,7 +117,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import home_path
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.home import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._software import (
     package_removal,
     removal,

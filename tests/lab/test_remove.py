@@ -23,7 +23,13 @@ from tests.lab.lab import Lab, ansible
 from tests.lab.listing import listing
 
 NODES = ("n1", "n2")
-SETUP = {"mpis": ["openmpi", "mpich", "intelmpi"], "backends": ["mpi"], "libraries": ["ucx"], "ssh_mesh_become": True}
+SETUP = {
+    "mpis": ["openmpi", "mpich", "intelmpi"],
+    "torch_backends_mpis": ["openmpi"],
+    "backends": ["mpi"],
+    "libraries": ["ucx"],
+    "ssh_mesh_become": True,
+}
 Listings = dict[str, set[str]]
 
 

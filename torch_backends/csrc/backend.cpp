@@ -115,7 +115,7 @@ WorkPtr GroupBackend::tracked(WorkPtr work) {
 WorkPtr GroupBackend::endCoalescing() {
   std::vector<WorkPtr> works = coalesced_ ? std::move(*coalesced_) : std::vector<WorkPtr>();
   coalesced_.reset();
-  return c10::make_intrusive<Coalesced>(rank_, std::move(works));
+  return c10::make_intrusive<CoalescedWork>(rank_, std::move(works));
 }
 
 at::Tensor GroupBackend::dense(const at::Tensor& tensor) const {
@@ -131,7 +131,7 @@ Tensors GroupBackend::all_dense(const Tensors& tensors) const {
 }
 
 at::Tensor GroupBackend::reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
-  reduction(tensor.scalar_type(), op);  // refuses what is not to be had
+  reduction(tensor.scalar_type(), op);  // throws for what is not supported
   const bool on_host = transport_->needs_host_memory(op, tensor.scalar_type());
   return divided_before(on_host ? host_buffer(tensor) : dense(tensor), op, size_);
 }
@@ -160,8 +160,7 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
   const uint64_t number = record_start(group_, sequence, title_of(type), nbytes_of_all(some), common_type(some));
   auto missing = [transport = transport_] { return transport->missing(); };
   const bool bounded = device.is_cpu() || !transport_->reads_accelerators();
-  auto work = c10::make_intrusive<Collective>(type, rank_, inputs, std::move(outputs), limit, name_of(type, sequence),
-                                              missing, bounded, number);
+  c10::intrusive_ptr<CollectiveWork> work;
   // An operation may still run when the group is gone: it holds the transport.
   auto run = [transport = transport_, device, operation = std::move(operation)] {
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
@@ -174,6 +173,8 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
     transport->fail(why);
   };
   try {
+    work = c10::make_intrusive<CollectiveWork>(type, rank_, inputs, std::move(outputs), limit, name_of(type, sequence), missing,
+                                               bounded, number);
     worker_.submit(work, std::move(run), std::move(failed));
   } catch (...) {
     record_end(number);
@@ -186,47 +187,44 @@ WorkPtr GroupBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& 
   const at::Tensor tensor = single(tensors);
   const at::Tensor buffer = dense(tensor);
   const int root = checked_rank("root", opts.rootRank);
-  const bool here = rank_ == root;
+  const bool is_root = rank_ == root;
   return submit(OpType::BROADCAST, tensors, tensors, opts.timeout, [=](const Transport& by) {
     by.broadcast(buffer, root);
-    if (!here) {
+    if (!is_root) {
       copy_back(tensor, buffer);
     }
   });
 }
 
+WorkPtr GroupBackend::all_reduce(OpType type, const Tensors& tensors, const c10d::ReduceOp& op, std::chrono::milliseconds timeout) {
+  Tensors buffers;
+  for (const at::Tensor& tensor : tensors) {
+    buffers.push_back(reducible(tensor, op));
+  }
+  return submit(type, tensors, tensors, timeout, [tensors, buffers, op](const Transport& by) mutable {
+    for (at::Tensor& buffer : buffers) {
+      by.all_reduce(buffer, op);
+    }
+    copy_all_back(tensors, buffers);
+  });
+}
+
 WorkPtr GroupBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  const at::Tensor tensor = single(tensors);
-  at::Tensor buffer = reducible(tensor, opts.reduceOp);
-  return submit(OpType::ALLREDUCE, tensors, tensors, opts.timeout,
-                [tensor, buffer, op = opts.reduceOp](const Transport& by) mutable {
-                  by.all_reduce(buffer, op);
-                  copy_back(tensor, buffer);
-                });
+  return all_reduce(OpType::ALLREDUCE, {single(tensors)}, opts.reduceOp, opts.timeout);
 }
 
 WorkPtr GroupBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  Tensors buffers;
-  for (const at::Tensor& tensor : tensors) {
-    buffers.push_back(reducible(tensor, opts.reduceOp));
-  }
-  return submit(OpType::ALLREDUCE_COALESCED, tensors, tensors, opts.timeout,
-                [tensors, buffers, op = opts.reduceOp](const Transport& by) mutable {
-                  for (at::Tensor& buffer : buffers) {
-                    by.all_reduce(buffer, op);
-                  }
-                  copy_all_back(tensors, buffers);
-                });
+  return all_reduce(OpType::ALLREDUCE_COALESCED, tensors, opts.reduceOp, opts.timeout);
 }
 
 WorkPtr GroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor tensor = single(tensors);
   at::Tensor buffer = reducible(tensor, opts.reduceOp);
   const int root = checked_rank("root", opts.rootRank);
-  const bool here = rank_ == root;
+  const bool is_root = rank_ == root;
   return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
     by.reduce(buffer, op, root);
-    if (here) {
+    if (is_root) {
       copy_back(tensor, buffer);
     }
   });
@@ -245,9 +243,10 @@ WorkPtr GroupBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, 
     return allgather_coalesced(lists, inputs, opts);
   }
   const Tensors buffers = all_dense(targets);  // each comes from its own rank
-  copy_back(buffers[rank_], dense(input).view_as(buffers[rank_]));
-  synchronize(input.device());
+  const at::Tensor buffer = buffers[rank_], own = dense(input).view_as(buffer);
   return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=](const Transport& by) {
+    copy_back(buffer, own);
+    synchronize(buffer.device());
     for (size_t root = 0; root < buffers.size(); ++root) {
       by.broadcast(buffers[root], static_cast<int>(root));
     }
@@ -287,7 +286,11 @@ WorkPtr GroupBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
   for (const Tensors& list : outputs) {
     TORCH_CHECK_VALUE(list.size() == from.size(), "backend " TORCHFLEET_NAME ": all_gather_coalesced: a list has ",
                       list.size(), " tensors, and each rank gives ", from.size());
-    all.insert(all.end(), list.begin(), list.end());
+    for (size_t i = 0; i < list.size(); ++i) {
+      TORCH_CHECK_VALUE(list[i].numel() == from[i].numel(), "backend " TORCHFLEET_NAME ": all_gather_coalesced: an output has ",
+                        list[i].numel(), " elements, and each rank gives ", from[i].numel());
+      all.push_back(list[i]);
+    }
   }
   return submit(OpType::ALLGATHER, inputs, all, opts.timeout, [from, lists = outputs, size = size_](const Transport& by) {
     for (size_t i = 0; i < from.size(); ++i) {

@@ -90,6 +90,8 @@ class GroupBackend : public c10d::Backend {
   Worker worker_;
 
  private:
+  WorkPtr all_reduce(c10d::OpType type, const Tensors& tensors, const c10d::ReduceOp& op, std::chrono::milliseconds timeout);
+
   const pid_t process_ = getpid();
   std::atomic<uint64_t> collectives_{0};     // which all ranks call, so it is the same on all of them
   std::atomic<const char*> group_{nullptr};  // its name in the record

@@ -25,10 +25,10 @@ class Backoff {
 bool test_all(std::vector<MPI_Request>& requests);
 
 // Starts one of MPI's non-blocking collectives and waits for its end.
-template <typename Call, typename... Words>
-void await(const char* name, Call call, Words... words) {
+template <typename Call, typename... Args>
+void await(const char* name, Call call, Args... args) {
   std::vector<MPI_Request> requests(1);
-  check(call(words..., requests.data()), name);
+  check(call(args..., requests.data()), name);
   for (Backoff backoff; !test_all(requests); backoff.pause()) {
   }
 }

@@ -9,18 +9,18 @@
 
 namespace torchfleet {
 
-Coalesced::Coalesced(int rank, std::vector<WorkPtr> works)
+CoalescedWork::CoalescedWork(int rank, std::vector<WorkPtr> works)
     : Work(rank, c10d::OpType::COALESCED, TORCHFLEET_NAME ":coalesced"), works_(std::move(works)) {}
 
-bool Coalesced::isCompleted() {
+bool CoalescedWork::isCompleted() {
   return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
 }
 
-bool Coalesced::isSuccess() const {
+bool CoalescedWork::isSuccess() const {
   return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
 }
 
-bool Coalesced::wait(std::chrono::milliseconds timeout) {
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
   const auto deadline = std::chrono::steady_clock::now() + finite(timeout);
   for (const WorkPtr& work : works_) {
@@ -30,7 +30,7 @@ bool Coalesced::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-std::vector<at::Tensor> Coalesced::result() {
+std::vector<at::Tensor> CoalescedWork::result() {
   std::vector<at::Tensor> found;
   for (const WorkPtr& work : works_) {
     const auto more = work->result();
@@ -39,7 +39,7 @@ std::vector<at::Tensor> Coalesced::result() {
   return found;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> Coalesced::getFuture() {
+c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
   c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
       c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
   for (const WorkPtr& work : works_) {

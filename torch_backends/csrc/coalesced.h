@@ -11,9 +11,9 @@ namespace torchfleet {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-class Coalesced : public c10d::Work {
+class CoalescedWork : public c10d::Work {
  public:
-  Coalesced(int rank, std::vector<WorkPtr> works);
+  CoalescedWork(int rank, std::vector<WorkPtr> works);
 
   bool isCompleted() override;
   bool isSuccess() const override;

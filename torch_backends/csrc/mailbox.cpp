@@ -22,7 +22,7 @@ bool Mailbox::try_match(const Receive& receive) {
   const std::shared_ptr<Receive> found = *first;
   MPI_Message message;
   MPI_Status status;
-  if (!has_room(*found) || !find(receive, &message, &status)) {
+  if (!scratch_is_free(*found) || !probe(receive, &message, &status)) {
     return false;
   }
   const int64_t before = std::min(found->arrived, found->piece.bytes);
@@ -41,7 +41,7 @@ bool Mailbox::try_match(const Receive& receive) {
 }
 
 // What is of another size is received one part after the other, so that it takes no more memory than one.
-bool Mailbox::has_room(Receive& receive) {
+bool Mailbox::scratch_is_free(Receive& receive) {
   if (!receive.requests.empty() && receive.requests.back().scratch) {
     int flag = 0;
     TORCHFLEET_MPI(MPI_Test(&receive.requests.back().request, &flag, MPI_STATUS_IGNORE));
@@ -53,7 +53,7 @@ bool Mailbox::has_room(Receive& receive) {
   return true;
 }
 
-bool Mailbox::find(const Receive& receive, MPI_Message* message, MPI_Status* status) const {
+bool Mailbox::probe(const Receive& receive, MPI_Message* message, MPI_Status* status) const {
   int source = receive.piece.rank, flag = 0;
   if (source == MPI_ANY_SOURCE) {
     TORCHFLEET_MPI(MPI_Iprobe(MPI_ANY_SOURCE, receive.tag, comm_, &flag, status));

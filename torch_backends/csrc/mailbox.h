@@ -5,7 +5,7 @@
 // not.
 #pragma once
 
-#include "transfer.h"
+#include "mpi_transport.h"
 #include "world.h"
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class Mailbox;
 
 struct Receive {
   const std::shared_ptr<Mailbox> mailbox;
-  Piece piece;  // its rank is MPI_ANY_SOURCE until a message is found, if any will do
+  Piece piece;  // its rank is MPI_ANY_SOURCE until a message is matched, if any will do
   const int tag;
-  int64_t arrived = 0;  // bytes of the parts that are found
-  bool is_matched = false;  // the last part too
+  int64_t arrived = 0;      // bytes of the parts that are matched
+  bool is_matched = false;  // to the last part
   std::vector<Request> requests{};  // of these parts
 };
 
@@ -30,18 +30,18 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   explicit Mailbox(MPI_Comm comm) : comm_(comm) {}
 
-  // The memory of `piece` has to live until the receive is found and its requests are done, or until it is dropped.
+  // The memory of `piece` has to live until the receive is matched and its requests are done, or until it is dropped.
   std::shared_ptr<Receive> add(const Piece& piece, int tag);
 
-  // Whether its message is found, to the last part. Receives of the same source and tag get theirs in the order of add(), and
+  // Whether its message is matched, to the last part. Receives of the same source and tag get theirs in the order of add(), and
   // those that name the source before those from any source, as with gloo.
   bool try_match(const Receive& receive);
 
   void drop(const Receive& receive);
 
  private:
-  static bool has_room(Receive& receive);  // for one more part
-  bool find(const Receive& receive, MPI_Message* message, MPI_Status* status) const;
+  static bool scratch_is_free(Receive& receive);  // for one more part
+  bool probe(const Receive& receive, MPI_Message* message, MPI_Status* status) const;
 
   const MPI_Comm comm_;
   std::mutex mutex_;

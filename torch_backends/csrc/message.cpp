@@ -1,7 +1,8 @@
 #include "message.h"
 
-#include "operation.h"
 #include "backoff.h"
+#include "devices.h"
+#include "operation.h"
 #include "title.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -12,7 +13,7 @@
 
 namespace torchfleet {
 
-Message::Message(c10d::OpType type, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target,
+MessageWork::MessageWork(c10d::OpType type, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target,
                  std::vector<Request> requests, std::chrono::milliseconds timeout, std::string name,
                  std::shared_ptr<Receive> receive)
     : Work(rank, type, title_of(type), std::vector<at::Tensor>{target}),
@@ -26,7 +27,7 @@ Message::Message(c10d::OpType type, int rank, MPI_Comm comm, at::Tensor buffer, 
   std::reverse(requests_.begin(), requests_.end());  // the first one is at the end
 }
 
-bool Message::take() {
+bool MessageWork::take() {
   if (!receive_) {
     return true;
   }
@@ -43,7 +44,7 @@ bool Message::take() {
   return true;
 }
 
-bool Message::are_requests_done() {
+bool MessageWork::are_requests_done() {
   while (!requests_.empty()) {
     int flag = 0;
     TORCHFLEET_MPI(MPI_Test(&requests_.back().request, &flag, MPI_STATUS_IGNORE));
@@ -55,7 +56,7 @@ bool Message::are_requests_done() {
   return true;
 }
 
-bool Message::advance() {
+bool MessageWork::advance() {
   if (completed_) {
     return true;
   }
@@ -69,10 +70,14 @@ bool Message::advance() {
     if (!target_.is_same(buffer_)) {
       const at::AutoDispatchBelowADInplaceOrView no_autograd;  // whichever thread this is
       target_.copy_(buffer_);
+      if (future_) {  // this may be any thread, and its stream is not that of who waits for the future
+        torchfleet::synchronize(target_.device());
+      }
     }
   } catch (const std::exception& error) {
-    if (!requests_.empty()) {  // MPI may still access the memory
+    if (!requests_.empty() || (receive_ && !receive_->requests.empty())) {  // MPI may still access the memory
       new at::Tensor(buffer_);
+      new std::shared_ptr<Receive>(receive_);
       skip_finalize();
     }
     exception_ = std::make_exception_ptr(
@@ -82,7 +87,7 @@ bool Message::advance() {
   return true;
 }
 
-void Message::finish_here() {
+void MessageWork::finish_here() {
   completed_ = true;
   if (receive_) {  // it failed
     receive_->mailbox->drop(*receive_);
@@ -97,7 +102,7 @@ void Message::finish_here() {
 }
 
 // In a thread of its own: it may run functions that the program has attached.
-void Message::complete_future() {
+void MessageWork::complete_future() {
   if (!future_ || future_is_over_) {
     return;
   }
@@ -111,12 +116,14 @@ void Message::complete_future() {
   });
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {
+c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!future_) {
     std::vector<c10::Device> devices;
     if (!target_.is_cpu()) {
       devices.push_back(target_.device());
+      torchfleet::synchronize(target_.device());  // what this thread still does with the tensor comes before the message
+      advance();                      // it may be left to this thread alone
     }
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
     if (completed_) {
@@ -126,28 +133,26 @@ c10::intrusive_ptr<c10::ivalue::Future> Message::getFuture() {
   return future_;
 }
 
-bool Message::isCompleted() {
+bool MessageWork::isCompleted() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   return over_ || (lock && advance());
 }
 
-bool Message::isSuccess() const {
+bool MessageWork::isSuccess() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return completed_ && !exception_;
 }
 
-// What is copied to an accelerator at the end is left to the thread that wants it, as that is where its stream is.
-bool Message::advance_for_others() {
+// What is copied to an accelerator at the end is left to the thread that waits for it, as that is where its stream is; nobody
+// waits for one with a future.
+bool MessageWork::advance_in_background() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock) {
     return false;
   }
-  if (!completed_ && !target_.is_same(buffer_) && !target_.is_cpu()) {
+  if (!completed_ && !future_ && !target_.is_same(buffer_) && !target_.is_cpu()) {
     try {
-      if (take()) {
-        are_requests_done();
-      }
-      return false;
+      return take() && are_requests_done();
     } catch (const std::exception&) {
     }  // advance() comes to it again
   }
@@ -163,7 +168,7 @@ bool Message::advance_for_others() {
   return false;
 }
 
-void Message::cancel() {
+void MessageWork::cancel() {
   std::lock_guard<std::mutex> lock(mutex_);
   for (Request& one : requests_) {
     MPI_Cancel(&one.request);
@@ -172,7 +177,15 @@ void Message::cancel() {
   requests_.clear();
 }
 
-bool Message::wait(std::chrono::milliseconds timeout) {
+void MessageWork::give_up() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!completed_ && receive_ && receive_->requests.empty()) {
+    exception_ = std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, c10::str("backend mpi: ", name_, " was given up")));
+    finish_here();
+  }
+}
+
+bool MessageWork::wait(std::chrono::milliseconds timeout) {
   const auto limit = finite(timeout == kNoTimeout ? timeout_ : timeout);
   const auto start = Clock::now();
   for (Backoff backoff;; backoff.pause()) {

@@ -15,11 +15,11 @@
 
 namespace torchfleet {
 
-class Message : public c10d::Work {
+class MessageWork : public c10d::Work {
  public:
   // `buffer` is the memory that MPI reads or writes; at the end it is copied into `target`, if that is another tensor.
   // `requests`: of a send. `receive`: null of a send.
-  Message(c10d::OpType type, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target, std::vector<Request> requests,
+  MessageWork(c10d::OpType type, int rank, MPI_Comm comm, at::Tensor buffer, at::Tensor target, std::vector<Request> requests,
           std::chrono::milliseconds timeout, std::string name, std::shared_ptr<Receive> receive = nullptr);
 
   bool isCompleted() override;  // never waits for another thread that looks at it
@@ -30,10 +30,12 @@ class Message : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   // For the thread that moves messages on (progress.h):
-  bool advance_for_others();  // whether it is over
+  bool advance_in_background();  // whether it is over
   MPI_Comm comm() const { return comm_; }
   bool is_send() const { return opType_ == c10d::OpType::SEND; }
   void cancel();  // a receive; nothing else looks at it any more
+
+  void give_up();  // a receive of which nothing has come: what comes later is for another one
 
  private:
   // With the lock held:

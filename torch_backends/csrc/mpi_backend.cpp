@@ -11,6 +11,10 @@ namespace torchfleet {
 
 using c10d::OpType;
 
+namespace {
+constexpr int kBarrierTag = (1 << 15) - 2;  // MPI promises tags up to 32767
+}  // namespace
+
 MPIBackend::MPIBackend(MPI_Comm comm, std::chrono::milliseconds timeout)
     : GroupBackend(std::make_shared<MPITransport>(comm), rank_in(comm), size_of(comm), timeout) {
   TORCHFLEET_MPI(MPI_Comm_dup(comm, &messages_));
@@ -33,44 +37,62 @@ void MPIBackend::shutdown() {
   messages_ = MPI_COMM_NULL;
 }
 
-void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
-  // Every rank reports to rank 0, and rank 0 answers when all have reported: so it can name the missing ranks.
-  constexpr int kTag = (1 << 15) - 2;  // MPI promises tags up to 32767
-  auto token = at::zeros({1}, at::kByte);
-  const auto timeout = finite(opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout);
-  const auto transfer = [&](OpType type, int peer) {
-    Tensors tensors{token.clone()};
-    return type == OpType::SEND ? send(tensors, peer, kTag) : recv(tensors, peer, kTag);
+std::vector<int> MPIBackend::unheard(std::vector<int> ranks, int64_t number, std::chrono::steady_clock::time_point deadline) {
+  struct Heard {
+    at::Tensor number = at::zeros({1}, at::kLong);
+    c10::intrusive_ptr<MessageWork> work;
   };
-  if (rank_ != 0) {
-    transfer(OpType::SEND, 0)->wait(timeout);
-    transfer(OpType::RECV, 0)->wait(timeout);
-    return;
+  std::vector<Heard> heard(ranks.size());
+  const auto listen = [&](size_t i) { heard[i].work = post(OpType::RECV, heard[i].number, ranks[i], kBarrierTag); };
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    listen(i);
   }
+  while (!ranks.empty() && std::chrono::steady_clock::now() < deadline) {
+    for (size_t i = ranks.size(); i-- > 0;) {
+      if (!heard[i].work->isCompleted()) {
+        continue;
+      }
+      heard[i].work->wait();
+      if (heard[i].number.item<int64_t>() < number) {
+        listen(i);  // it is of a barrier that failed here
+      } else {
+        ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(i));
+        heard.erase(heard.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  for (const Heard& one : heard) {
+    one.work->give_up();
+  }
+  return ranks;
+}
+
+// Every rank sends the number of its barrier to rank 0, and rank 0 its own when all have: so it can name the missing ranks.
+void MPIBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool /*wait_all_ranks*/) {
+  const auto timeout = finite(opts.timeout == c10d::kUnsetTimeout ? timeout_ : opts.timeout);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::vector<WorkPtr> heard;
+  const int64_t number = ++monitored_barriers_;
+  const auto send_to = [&](int rank) { post(OpType::SEND, at::full({1}, number, at::kLong), rank, kBarrierTag)->wait(timeout); };
+  std::vector<int> others;
   for (int rank = 1; rank < size_; ++rank) {
-    heard.push_back(transfer(OpType::RECV, rank));
+    others.push_back(rank);
   }
-  std::vector<int> missing;
-  for (int rank = 1; rank < size_; ++rank) {
-    while (!heard[rank - 1]->isCompleted() && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  if (rank_ != 0) {
+    send_to(0);
+    others = {0};
+  }
+  const std::vector<int> missing = unheard(others, number, deadline);
+  TORCH_CHECK_WITH(DistBackendError, missing.empty(), "backend mpi: monitored_barrier: not there within ", timeout.count(),
+                   " ms: rank ", c10::Join(", ", missing));
+  if (rank_ == 0) {
+    for (const int rank : others) {
+      send_to(rank);
     }
-    if (!heard[rank - 1]->isSuccess()) {
-      missing.push_back(rank);
-    }
-  }
-  if (!missing.empty()) {
-    TORCH_CHECK_WITH(DistBackendError, false, "backend mpi: monitored_barrier: not there within ", timeout.count(),
-                     " ms: rank ", c10::Join(", ", missing));
-  }
-  for (int rank = 1; rank < size_; ++rank) {
-    transfer(OpType::SEND, rank)->wait(timeout);
   }
 }
 
-WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
+c10::intrusive_ptr<MessageWork> MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int tag) {
   check_process();
   TORCH_CHECK_WITH(DistBackendError, messages_ != MPI_COMM_NULL, "backend mpi: this group was destroyed");
   TORCH_CHECK_VALUE(tag >= 0, "backend mpi: got tag ", tag, "; give one that is not negative");
@@ -82,22 +104,23 @@ WorkPtr MPIBackend::post(OpType type, const at::Tensor& tensor, int peer, int ta
     std::lock_guard<std::mutex> lock(sending_);
     requests = post_message(messages_, piece, tag);
   }
-  auto message = c10::make_intrusive<Message>(type, rank_, messages_, buffer, sends ? buffer : tensor, std::move(requests),
-                                              timeout_, name_of(type, ++message_count_), sends ? nullptr : mailbox_->add(piece, tag));
+  auto message = c10::make_intrusive<MessageWork>(type, rank_, messages_, buffer, sends ? buffer : tensor, std::move(requests),
+                                                  timeout_, name_of(type, ++message_count_),
+                                                  sends ? nullptr : mailbox_->add(piece, tag));
   Progress::of_process().add(message);
-  return tracked(std::move(message));
+  return message;
 }
 
 WorkPtr MPIBackend::send(Tensors& tensors, int to, int tag) {
-  return post(OpType::SEND, single(tensors), checked_rank("rank", to), tag);
+  return tracked(post(OpType::SEND, single(tensors), checked_rank("rank", to), tag));
 }
 
 WorkPtr MPIBackend::recv(Tensors& tensors, int from, int tag) {
-  return post(OpType::RECV, single(tensors), checked_rank("rank", from), tag);
+  return tracked(post(OpType::RECV, single(tensors), checked_rank("rank", from), tag));
 }
 
 WorkPtr MPIBackend::recvAnysource(Tensors& tensors, int tag) {
-  return post(OpType::RECVANYSOURCE, single(tensors), MPI_ANY_SOURCE, tag);
+  return tracked(post(OpType::RECVANYSOURCE, single(tensors), MPI_ANY_SOURCE, tag));
 }
 
 }  // namespace torchfleet

@@ -4,7 +4,7 @@
 #include "backend.h"
 #include "mailbox.h"
 #include "message.h"
-#include "transfer.h"
+#include "mpi_transport.h"
 #include "world.h"
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace torchfleet {
 
@@ -30,11 +31,14 @@ class MPIBackend : public GroupBackend {
   std::function<void()> note_failure() const override { return skip_finalize; }
 
  private:
-  WorkPtr post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
+  // Of `ranks`, those whose next number of monitoredBarrier has not come until then.
+  std::vector<int> unheard(std::vector<int> ranks, int64_t number, std::chrono::steady_clock::time_point deadline);
+  c10::intrusive_ptr<MessageWork> post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
 
   MPI_Comm messages_;  // for send and recv, so that the program's messages do not mix with ours
   std::mutex sending_;  // the parts of a message follow each other
   std::atomic<uint64_t> message_count_{0};
+  int64_t monitored_barriers_ = 0;
   std::shared_ptr<Mailbox> mailbox_;  // what is received of them
 };
 

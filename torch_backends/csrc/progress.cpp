@@ -9,8 +9,8 @@
 namespace torchfleet {
 
 namespace {
-// Pauses between two polls: the longer nothing has happened, the longer. The first poll comes after a pause, too: whoever
-// waits for a message looks itself.
+// Pauses between two polls: the longer nothing has happened, the longer. The first one comes after a pause, too: whoever
+// waits for a message polls itself.
 constexpr auto kShortestPause = std::chrono::microseconds(50), kLongestPause = std::chrono::microseconds(1000);
 constexpr int kPart = 16;  // of the time since the last news
 // Without messages, the thread looks for new ones so long before it has to be woken: waking it costs the sender more.
@@ -25,16 +25,16 @@ Progress& Progress::of_process() {
   return *found;
 }
 
-void Progress::add(c10::intrusive_ptr<Message> message) {
+void Progress::add(c10::intrusive_ptr<MessageWork> message) {
   if (message->isCompleted()) {
     return;
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (closed_) {
-    return;
-  }
   messages_.push_back(std::move(message));
   last_news_ = Clock::now();
+  if (closed_) {
+    return;  // close() comes again
+  }
   if (!thread_.joinable()) {
     thread_ = std::thread([this] { serve(); });
   } else if (idle_) {
@@ -44,7 +44,9 @@ void Progress::add(c10::intrusive_ptr<Message> message) {
 
 bool Progress::has_any_of(MPI_Comm comm) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(messages_.begin(), messages_.end(), [=](const auto& message) { return message->comm() == comm; });
+  return std::any_of(messages_.begin(), messages_.end(), [=](const auto& message) {
+    return message->comm() == comm && !message->isCompleted();
+  });
 }
 
 void Progress::serve() {
@@ -69,13 +71,13 @@ void Progress::serve() {
 }
 
 void Progress::advance_all() {
-  std::vector<c10::intrusive_ptr<Message>> all, over;
+  std::vector<c10::intrusive_ptr<MessageWork>> all, over;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     all = messages_;
   }
   for (auto& message : all) {
-    if (message->advance_for_others()) {
+    if (message->advance_in_background()) {
       over.push_back(message);
     }
   }
@@ -96,7 +98,8 @@ bool Progress::close(std::chrono::milliseconds most) {
   };
   while (sends() && Clock::now() < deadline) {
     lock.unlock();
-    std::this_thread::sleep_for(kLongestPause);
+    advance_all();
+    std::this_thread::sleep_for(kShortestPause);
     lock.lock();
   }
   closed_ = true;

@@ -19,22 +19,22 @@ class Progress {
   static Progress& of_process();
 
   // Owns the message until it is over, also if its group and whoever asked for it are gone: MPI uses its memory.
-  void add(c10::intrusive_ptr<Message> message);
+  void add(c10::intrusive_ptr<MessageWork> message);
 
   // Whether a message of this communicator is under way.
   bool has_any_of(MPI_Comm comm);
 
-  // At the end of the process: waits for messages that are being sent, at most so long, and gives up those that nobody
-  // has sent. False if some could not be sent.
+  // At the end of the process, and again if messages were added since: waits for messages that are being sent, at most so long,
+  // and gives up those that nobody has sent. False if some could not be sent.
   bool close(std::chrono::milliseconds most);
 
  private:
   void serve();
-  void advance_all();  // at all messages
+  void advance_all();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<c10::intrusive_ptr<Message>> messages_;
+  std::vector<c10::intrusive_ptr<MessageWork>> messages_;
   std::chrono::steady_clock::time_point last_news_;  // when a message was added or was over
   std::thread thread_;
   bool idle_ = false, closed_ = false;

@@ -28,20 +28,18 @@ void reduce_local(const Reduction& how, const void* in, void* inout, int64_t cou
 at::Tensor divided_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int size);  // the tensor itself for others
 void divide_after(at::Tensor& sum, const c10d::ReduceOp& op, int size);
 
-// The memory of a tensor that is reduced, in units.
+// Memory that is reduced.
 struct Elements {
-  Elements(const at::Tensor& tensor, const Reduction& how)
-      : data(static_cast<char*>(tensor.data_ptr())),
-        count(tensor.numel() * how.per_element),
-        size(tensor.element_size() / how.per_element) {}
-  Elements part(int64_t first, int64_t length) const {
-    Elements found = *this;
-    found.data += first * size;
-    found.count = length;
-    return found;
-  }
   char* data;
-  int64_t count, size;
+  int64_t count, size;  // units, and bytes of each
+
+  int64_t bytes() const { return count * size; }
+  Elements part(int64_t first, int64_t length) const { return {data + first * size, length, size}; }
 };
+
+inline Elements elements_of(const at::Tensor& tensor, const Reduction& how) {
+  return {static_cast<char*>(tensor.data_ptr()), tensor.numel() * how.per_element,
+          static_cast<int64_t>(tensor.element_size()) / how.per_element};
+}
 
 }  // namespace torchfleet

@@ -25,6 +25,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace torchfleet {
 
@@ -137,8 +138,8 @@ void combine(const std::vector<const char*>& from, char* sum, const std::vector<
 }  // namespace
 
 // The parts of a chunk, one for each rank: equal sizes, in whole cache lines.
-struct Parts {
-  Parts(int64_t elements, int ranks, int64_t size) : elements(elements), size(size) {
+struct ChunkParts {
+  ChunkParts(int64_t elements, int ranks, int64_t size) : elements(elements), size(size) {
     const int64_t line = std::max<int64_t>(1, 64 / size);
     each = ((elements + ranks - 1) / ranks + line - 1) / line * line;
   }
@@ -240,7 +241,7 @@ char* Shared::slot(uint32_t chunk, int from, int part) const {
   return memory_ + slots_ + (2 * from + (chunk & 1)) * row_bytes_ + part * part_bytes_;
 }
 
-const char* Shared::ready(uint32_t chunk, int from, int part) {
+const char* Shared::await_slot(uint32_t chunk, int from, int part) {
   await(&Marks::ready, from, chunk + 1);
   return slot(chunk, from, part);
 }
@@ -305,54 +306,47 @@ void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
     }
     pause();
   }
-  awaited_value_ = value;
-  awaited_mark_ = which;
-  mark.sleepers.fetch_add(1);
-  bool timed_out = false;  // whether it has slept until the time was over
-  try {
-    while (!is_reached()) {
-      check_rank(rank, timed_out);
-      const auto left = Operation::at_most(kSleep);
-      const timespec most{0, static_cast<long>(left.count())};
-      const uint32_t seen = mark.value.load();
-      if (is_before(seen, value)) {
-        timed_out = syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0) != 0 && errno == ETIMEDOUT;
-      }
+  struct Sleeper {
+    Sleeper(Mark& mark, std::atomic<int>& awaited, int rank) : mark(mark), awaited(awaited) {
+      awaited = rank;
+      mark.sleepers.fetch_add(1);
     }
-  } catch (...) {
-    mark.sleepers.fetch_sub(1);
-    awaited_mark_ = nullptr;
-    throw;
+    ~Sleeper() {
+      mark.sleepers.fetch_sub(1);
+      awaited = -1;
+    }
+    Mark& mark;
+    std::atomic<int>& awaited;
+  };
+  const Sleeper sleeper(mark, awaited_, rank);
+  bool timed_out = false;  // whether it has slept until the time was over
+  while (!is_reached()) {
+    compare(rank);
+    throw_if_failed();
+    // What a process did before it ended counts: so its mark is looked at after its end.
+    if (timed_out && processes_[rank].has_ended() && !is_reached()) {
+      throw std::runtime_error("the process of rank " + std::to_string(ranks_[rank]) + " has ended");
+    }
+    Operation::check(missing());
+    const timespec most{0, static_cast<long>(Operation::at_most(kSleep).count())};
+    const uint32_t seen = mark.value.load();
+    if (is_before(seen, value)) {
+      timed_out = syscall(SYS_futex, &mark.value, FUTEX_WAIT, seen, &most, nullptr, 0) != 0 && errno == ETIMEDOUT;
+    }
   }
-  mark.sleepers.fetch_sub(1);
-  awaited_mark_ = nullptr;
   compare(rank);
 }
 
-void Shared::check_rank(int rank, bool timed_out) {
-  compare(rank);
-  throw_if_failed();
-  // What a process did before it ended counts: so its mark is looked at after its end.
-  if (timed_out && processes_[rank].has_ended() && is_before((marks_of(rank).*awaited_mark_.load()).value.load(), awaited_value_)) {
-    throw std::runtime_error("the process of rank " + std::to_string(ranks_[rank]) + " has ended");
-  }
-  try {
-    Operation::check();
-  } catch (TimedOut& over) {
-    over.missing = missing();
-    throw;
-  }
-}
-
+// Those that have not entered the operation; if all have, the one that is slow in it.
 std::vector<int> Shared::missing() const {
+  const int awaited = awaited_;
   std::vector<int> found;
-  const auto which = awaited_mark_.load();
-  for (int rank = 0; which != nullptr && rank < size_; ++rank) {
-    if (is_before((marks_of(rank).*which).value.load(), awaited_value_)) {
+  for (int rank = 0; awaited >= 0 && rank < size_; ++rank) {
+    if (is_before(marks_of(rank).entered.value.load(), operations_)) {
       found.push_back(ranks_[rank]);
     }
   }
-  return found;
+  return found.empty() && awaited >= 0 ? std::vector<int>{ranks_[awaited]} : found;
 }
 
 void Shared::barrier() {
@@ -362,14 +356,14 @@ void Shared::barrier() {
   }
 }
 
-void Shared::all_reduce(char* data, int64_t count, const Reduction& how, int64_t size) {
-  const int64_t bytes = count * size;
+void Shared::all_reduce(const Elements& all, const Reduction& how) {
+  const int64_t bytes = all.bytes();
   if (bytes <= kSmall) {
-    combine(gather_small(data, bytes), data, {data}, count, how, size);
-  } else if (bytes < kLeastInPlace || !in_place(data, count, how, size)) {
+    combine(gather_small(all.data, bytes), all.data, {all.data}, all.count, how, all.size);
+  } else if (bytes < kLeastInPlace || !in_place(all, how)) {
     choose_stores(bytes);
     const auto start = Clock::now();
-    in_chunks(data, count, how, size);
+    in_chunks(all, how);
     if (bytes >= kLong) {
       note_speed(bytes, std::chrono::duration<double>(Clock::now() - start).count());
     }
@@ -407,27 +401,27 @@ std::vector<const char*> Shared::gather_small(const void* data, int64_t bytes) {
 }
 
 // If all ranks have their data in memory that the others can access, each rank reduces one part of it for all.
-bool Shared::in_place(char* data, int64_t count, const Reduction& how, int64_t size) {
-  const Location own = location_of(data, count * size);
+bool Shared::in_place(const Elements& all, const Reduction& how) {
+  const Location own = location_of(all.data, all.bytes());
   std::vector<Location> locations;
-  for (const char* told : gather_small(&own, sizeof own)) {
-    locations.push_back(*reinterpret_cast<const Location*>(told));
+  for (const char* given : gather_small(&own, sizeof own)) {
+    locations.push_back(*reinterpret_cast<const Location*>(given));
   }
   if (std::any_of(locations.begin(), locations.end(), [](const Location& location) { return location.token == 0; })) {
     return false;
   }
-  std::vector<char*> all;
+  std::vector<char*> memories;
   for (int rank = 0; rank < size_; ++rank) {
-    all.push_back(rank == rank_ ? data : peers_.at(rank, locations[rank], count * size));
+    memories.push_back(rank == rank_ ? all.data : peers_.at(rank, locations[rank], all.bytes()));
   }
-  const Parts parts(count, size_, size);
+  const ChunkParts parts(all.count, size_, all.size);
   const int64_t end = parts.first(rank_ + 1);
-  for (int64_t first = parts.first(rank_), most = part_bytes_ / size; first < end; first += most) {
+  for (int64_t first = parts.first(rank_), most = part_bytes_ / all.size; first < end; first += most) {
     std::vector<char*> here;
-    for (char* memory : all) {
-      here.push_back(memory + first * size);
+    for (char* memory : memories) {
+      here.push_back(memory + first * all.size);
     }
-    combine({here.begin(), here.end()}, here[0], here, std::min(most, end - first), how, size);
+    combine({here.begin(), here.end()}, here[0], here, std::min(most, end - first), how, all.size);
   }
   barrier();
   return true;
@@ -446,12 +440,13 @@ void Shared::write_chunk(const char* data, int64_t bytes, uint32_t chunk) {
   publish(marks_of(rank_).ready, chunk + 1);
 }
 
-void Shared::write_parts(char* data, uint32_t chunk, int64_t elements, int64_t size) {
+template <typename Part>
+void Shared::write_parts(uint32_t chunk, Part part) {
   wait_until_free(chunk);
-  const Parts parts(elements, size_, size);
   for (int rank = 0; rank < size_; ++rank) {
     if (rank != rank_) {
-      copy_to_shared(slot(chunk, rank_, rank), parts.at(data, rank), parts.count(rank) * size, streams_);
+      const auto [data, bytes] = part(rank);
+      copy_to_shared(slot(chunk, rank_, rank), data, bytes, streams_);
     }
   }
   publish(marks_of(rank_).ready, chunk + 1);
@@ -479,34 +474,32 @@ void Shared::chunk_by_chunk(int64_t total, int64_t most, Give give, Take take) {
 // Each rank reduces one part of every chunk: it has its own elements already, the others copy theirs into their slots, and
 // it writes the result into these slots, from which they copy it. The data of the next chunk is copied before this one is
 // reduced. A slot may be written again two chunks later: its owner has read the result.
-void Shared::in_chunks(char* data, int64_t count, const Reduction& how, int64_t size) {
-  enter();
-  const int64_t most = part_bytes_ / size * size_;
-  write_parts(data, chunks_, std::min(most, count), size);
-  for (int64_t first = 0; first < count; first += most) {
-    const uint32_t chunk = chunks_++;
-    char* here = data + first * size;
-    if (first + most < count) {
-      write_parts(here + most * size, chunk + 1, std::min(most, count - first - most), size);
-    }
-    const Parts parts(std::min(most, count - first), size_, size);
+void Shared::in_chunks(const Elements& all, const Reduction& how) {
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) {
+    const ChunkParts parts(count, size_, all.size);
+    char* here = all.data + first * all.size;
+    write_parts(chunk, [&](int rank) { return std::pair(parts.at(here, rank), parts.count(rank) * all.size); });
+  };
+  chunk_by_chunk(all.count, part_bytes_ / all.size * size_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
+    const ChunkParts parts(count, size_, all.size);
+    char* here = all.data + first * all.size;
     reduce_part(parts, here, chunk, how);
     publish(marks_of(rank_).done, chunk + 1);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
         await(&Marks::done, rank, chunk + 1);
-        copy(parts.at(here, rank), slot(chunk, rank_, rank), parts.count(rank) * size);
+        copy(parts.at(here, rank), slot(chunk, rank_, rank), parts.count(rank) * all.size);
       }
     }
-  }
+  });
 }
 
-void Shared::reduce_part(const Parts& parts, char* here, uint32_t chunk, const Reduction& how) {
+void Shared::reduce_part(const ChunkParts& parts, char* here, uint32_t chunk, const Reduction& how) {
   char* own = parts.at(here, rank_);
   std::vector<const char*> from;
   std::vector<char*> to{own};
   for (int rank = 0; rank < size_; ++rank) {
-    from.push_back(rank == rank_ ? own : ready(chunk, rank, rank_));
+    from.push_back(rank == rank_ ? own : await_slot(chunk, rank, rank_));
     if (rank != rank_) {
       to.push_back(slot(chunk, rank, rank_));
     }
@@ -522,45 +515,40 @@ void Shared::reduce_part(const Parts& parts, char* here, uint32_t chunk, const R
   }
 }
 
-void Shared::reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root) {
-  const auto give = [&](uint32_t chunk, int64_t first, int64_t elements) {
+void Shared::reduce(const Elements& all, const Reduction& how, int root) {
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) {
     if (rank_ != root) {
-      write_chunk(data + first * size, elements * size, chunk);
+      write_chunk(all.data + first * all.size, count * all.size, chunk);
     }
   };
-  chunk_by_chunk(count, row_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t elements) {
+  chunk_by_chunk(all.count, row_bytes_ / all.size, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     if (rank_ != root) {
       return;
     }
-    char* here = data + first * size;
+    char* here = all.data + first * all.size;
     std::vector<const char*> from;
     for (int rank = 0; rank < size_; ++rank) {
-      from.push_back(rank == rank_ ? here : ready(chunk, rank, 0));
+      from.push_back(rank == rank_ ? here : await_slot(chunk, rank, 0));
     }
-    combine(from, slot(chunk, rank_, 0), {here}, elements, how, size);
+    combine(from, slot(chunk, rank_, 0), {here}, count, how, all.size);
   });
 }
 
-void Shared::reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size) {
-  const auto part = [=](int rank, int64_t first) { return input + (rank * count + first) * size; };
-  const auto give = [&](uint32_t chunk, int64_t first, int64_t elements) {
-    wait_until_free(chunk);
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank != rank_) {
-        copy_to_shared(slot(chunk, rank_, rank), part(rank, first), elements * size, streams_);
-      }
-    }
-    publish(marks_of(rank_).ready, chunk + 1);
+void Shared::reduce_scatter(const char* input, const Elements& output, const Reduction& how) {
+  const int64_t size = output.size;
+  const auto part = [&](int rank, int64_t first) { return input + (rank * output.count + first) * size; };
+  const auto give = [&](uint32_t chunk, int64_t first, int64_t count) {
+    write_parts(chunk, [&](int rank) { return std::pair(part(rank, first), count * size); });
   };
-  chunk_by_chunk(count, part_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t elements) {
+  chunk_by_chunk(output.count, part_bytes_ / size, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     std::vector<const char*> from;
     for (int rank = 0; rank < size_; ++rank) {
-      from.push_back(rank == rank_ ? part(rank, first) : ready(chunk, rank, rank_));
+      from.push_back(rank == rank_ ? part(rank, first) : await_slot(chunk, rank, rank_));
     }
-    char* here = output + first * size;
+    char* here = output.data + first * size;
     // Where the output is the own part, that is read after the part of rank 0: the sum grows elsewhere till then.
     char* sum = here == from[rank_] && rank_ != 0 ? slot(chunk, 0, rank_) : here;
-    combine(from, sum, {here}, elements, how, size);
+    combine(from, sum, {here}, count, how, size);
   });
 }
 
@@ -572,7 +560,7 @@ void Shared::broadcast(char* data, int64_t bytes, int root) {
   };
   chunk_by_chunk(bytes, row_bytes_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     if (rank_ != root) {
-      copy(data + first, ready(chunk, root, 0), count);
+      copy(data + first, await_slot(chunk, root, 0), count);
     }
   });
 }
@@ -585,7 +573,7 @@ void Shared::all_gather(const char* input, char* output, int64_t bytes) {
   chunk_by_chunk(bytes, row_bytes_, give, [&](uint32_t chunk, int64_t first, int64_t count) {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) {
-        copy(output + rank * bytes + first, ready(chunk, rank, 0), count);
+        copy(output + rank * bytes + first, await_slot(chunk, rank, 0), count);
       }
     }
   });

@@ -27,7 +27,7 @@
 
 namespace torchfleet {
 
-struct Parts;
+struct ChunkParts;
 
 class Shared {
  public:
@@ -43,11 +43,11 @@ class Shared {
   void throw_if_failed() const;  // if an operation failed on any rank
 
   // Each throws TimedOut after the deadline of this thread's Operation, and std::runtime_error if another rank asks for
-  // something else or has failed. `count` is in elements of `size` bytes.
-  void all_reduce(char* data, int64_t count, const Reduction& how, int64_t size);
-  void reduce(char* data, int64_t count, const Reduction& how, int64_t size, int root);
+  // something else or has failed.
+  void all_reduce(const Elements& all, const Reduction& how);
+  void reduce(const Elements& all, const Reduction& how, int root);
   // `output` may be this rank's part of `input`.
-  void reduce_scatter(const char* input, char* output, int64_t count, const Reduction& how, int64_t size);
+  void reduce_scatter(const char* input, const Elements& output, const Reduction& how);
   void broadcast(char* data, int64_t bytes, int root);
   void all_gather(const char* input, char* output, int64_t bytes);
   void barrier();
@@ -85,14 +85,14 @@ class Shared {
   void compare(int rank);
   void publish(Mark& mark, uint32_t value);
   void await(Mark Marks::*which, int rank, uint32_t value);
-  void check_rank(int rank, bool timed_out);  // throws if this rank need not wait for `rank` any longer
   std::vector<const char*> gather_small(const void* data, int64_t bytes);  // up to kSmall
-  bool in_place(char* data, int64_t count, const Reduction& how, int64_t size);  // false if that is not possible
-  void reduce_part(const Parts& parts, char* here, uint32_t chunk, const Reduction& how);
-  void in_chunks(char* data, int64_t count, const Reduction& how, int64_t size);
+  bool in_place(const Elements& all, const Reduction& how);  // false if that is not possible
+  void reduce_part(const ChunkParts& parts, char* here, uint32_t chunk, const Reduction& how);
+  void in_chunks(const Elements& all, const Reduction& how);
   void wait_until_free(uint32_t chunk);
   void write_chunk(const char* data, int64_t bytes, uint32_t chunk);
-  void write_parts(char* data, uint32_t chunk, int64_t elements, int64_t size);
+  template <typename Part>
+  void write_parts(uint32_t chunk, Part part);  // part(rank) returns the data for that rank and its bytes
   // Calls give(chunk, first, count) and take(chunk, first, count) until `total` is done, at most `most` at a time and at least
   // once, and marks each chunk as done.
   template <typename Give, typename Take>
@@ -102,7 +102,7 @@ class Shared {
   Failure& failure() const { return *reinterpret_cast<Failure*>(memory_ + size_ * sizeof(Marks)); }
   char* small_slot(uint32_t number, int rank) const;
   char* slot(uint32_t chunk, int from, int part) const;  // the slots of one rank's chunk are contiguous
-  const char* ready(uint32_t chunk, int from, int part);  // a slot of another rank, once its data is in place
+  const char* await_slot(uint32_t chunk, int from, int part);  // a slot of another rank, once its data is in place
 
   // Whether this rank writes past its cache into memory that another rank reads. Which is faster depends on the machine,
   // so it is measured: one of 64 long operations takes the other way.
@@ -115,13 +115,13 @@ class Shared {
   const int64_t bytes_, slots_, part_bytes_, row_bytes_;
   Signature signature_ = Signature::barrier();
   std::vector<uint32_t> compared_;  // by rank: the last operation whose signature was compared
-  uint32_t operations_ = 0, small_ = 0, chunks_ = 0;
+  std::atomic<uint32_t> operations_{0};
+  uint32_t small_ = 0, chunks_ = 0;
   uint32_t long_ones_ = 0;
   double seconds_per_byte_[2] = {0, 0};  // of ordinary and of streaming stores; 0: not measured yet
   bool streams_ = false;
   int spins_;
-  std::atomic<Mark Marks::*> awaited_mark_{nullptr};
-  std::atomic<uint32_t> awaited_value_{0};
+  std::atomic<int> awaited_{-1};  // the rank for which this one sleeps
   PeerMemory peers_;
   const std::vector<Process> processes_;  // of the ranks
 };

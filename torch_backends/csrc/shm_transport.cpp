@@ -1,7 +1,6 @@
 #include "shm_transport.h"
 
 #include "operation.h"
-#include "parts.h"
 #include "sizes.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -216,41 +215,21 @@ void ShmTransport::broadcast_impl(Signature own, const at::Tensor& tensor, int r
 }
 
 void ShmTransport::all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const {
-  const Elements all(tensor, how);
-  if (ring_) {
-    all_reduce_in_two_levels(own, all, how);
-  } else {
+  const Elements all = elements_of(tensor, how);
+  if (!ring_) {
     compare(own);
     all_reduce_by(gloo_, units_of(all, how), how);
+    return;
   }
-}
-
-// In this node, then between the ranks with the same local rank on their nodes, then in this node. Of what is short only the first
-// ranks send: the fewest messages.
-void ShmTransport::all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const {
-  const auto between = [&](const Elements& part) {
+  all_reduce_in_two_levels(own, all, how, all.bytes() >= kLeastInParts, [&](const Elements& part) {
     ring_->compare(own);
     ring_->all_reduce(part, how);
-  };
-  if (!node_) {
-    between(all);
-    return;
-  }
-  node_->begin(own);
-  if (all.count * all.size >= kLeastInParts) {
-    all_reduce_in_parts(*node_, local_rank_, local_size_, all, how, between);
-    return;
-  }
-  node_->reduce(all.data, all.count, how, all.size, 0);
-  if (local_rank_ == 0) {
-    between(all);
-  }
-  node_->broadcast(all.data, all.count * all.size, 0);
+  });
 }
 
 void ShmTransport::reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const {
   compare(own);
-  const at::Tensor units = units_of(Elements(tensor, how), how);
+  const at::Tensor units = units_of(elements_of(tensor, how), how);
   all_reduce_by(gloo_, rank_ == root ? units : units.clone(), how);
 }
 
@@ -271,7 +250,7 @@ void ShmTransport::reduce_scatter_impl(Signature own, const at::Tensor& input, c
     at::Tensor all = rows.view(-1);
     std::vector<int64_t> equal;
     gloo_->alltoall_base(all, from, equal, equal, in_time(c10d::AllToAllOptions()))->wait();
-    reduce_rows(rows, how, units_of(Elements(output, how), how));
+    reduce_rows(rows, how, units_of(elements_of(output, how), how));
   }
 }
 

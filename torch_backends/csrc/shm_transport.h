@@ -37,13 +37,12 @@ class ShmTransport : public Transport {
                            const Reduction& how) const override;
   void barrier_impl() const override;
 
-  void compare(Signature own) const;  // throws std::runtime_error if the ranks ask for different things; for groups on several nodes
+  // Throws std::runtime_error if the ranks of a group on several nodes ask for different things.
+  void compare(Signature own) const;
   void compare_sizes_by_gloo(const std::vector<Piece>& sends, const std::vector<Piece>& receives) const;
-  void all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how) const;
 
   const BackendPtr gloo_;
-  std::unique_ptr<TcpRing> ring_;   // of the ranks of one local rank, if the group is on several
-  int local_rank_ = 0, local_size_ = 0;      // of this rank among those of its node
+  std::unique_ptr<TcpRing> ring_;  // of the ranks with this local rank, one on each node; null on one node
 };
 
 }  // namespace torchfleet

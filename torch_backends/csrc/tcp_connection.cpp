@@ -176,7 +176,7 @@ struct Candidate {
   Socket socket;
   Clock::time_point until;
   Secret given{};
-  size_t came = 0;
+  size_t received = 0;
 };
 
 enum class Handshake { kPending, kSucceeded, kFailed };
@@ -184,15 +184,15 @@ enum class Handshake { kPending, kSucceeded, kFailed };
 // Takes what a candidate has sent so far.
 Handshake handshake(Candidate& candidate, const Secret& secret) {
   Secret& given = candidate.given;
-  const ssize_t more = recv(candidate.socket.number(), given.data() + candidate.came, given.size() - candidate.came, 0);
+  const ssize_t more = recv(candidate.socket.number(), given.data() + candidate.received, given.size() - candidate.received, 0);
   if (more < 0 && (errno == EAGAIN || errno == EINTR)) {
     return Clock::now() < candidate.until ? Handshake::kPending : Handshake::kFailed;
   }
   if (more <= 0) {
     return Handshake::kFailed;
   }
-  candidate.came += static_cast<size_t>(more);
-  if (candidate.came < given.size()) {
+  candidate.received += static_cast<size_t>(more);
+  if (candidate.received < given.size()) {
     return Handshake::kPending;
   }
   unsigned char differs = 0;

@@ -67,7 +67,7 @@ class RingReduction {
         all_(all),
         how_(how),
         ranks_(ring.size_),
-        at_once_(ranks_ == 2 && all.count * all.size <= kSegment),
+        at_once_(ranks_ == 2 && all.bytes() <= kSegment),
         most_(kSegment / all.size) {
     const int64_t longest = at_once_ ? all.count : (all.count + ranks_ - 1) / ranks_;
     segments_ = (longest + most_ - 1) / most_;
@@ -82,7 +82,7 @@ class RingReduction {
       if (gave || took) {
         ring_.polls_ = 0;
       } else {
-        const bool receives = received_ < items_ && received_bytes_ < bytes_of(incoming());
+        const bool receives = received_ < items_ && received_bytes_ < incoming().bytes();
         ring_.pause(receives, may_send(), (receives ? ring_.rank_ - 1 + ranks_ : ring_.rank_ + 1) % ranks_);
       }
     }
@@ -98,7 +98,6 @@ class RingReduction {
   }
   Elements outgoing() const { return segment(sent_, 0); }
   Elements incoming() const { return segment(received_, 1); }
-  static int64_t bytes_of(const Elements& some) { return some.count * some.size; }
   bool is_reducing() const { return received_ < reducing_; }
 
   bool may_send() const {  // what is sent after the first step has to come before
@@ -110,9 +109,9 @@ class RingReduction {
       return false;
     }
     const Elements from = outgoing();
-    const int64_t moved = ring_.send(from.data + sent_bytes_, bytes_of(from) - sent_bytes_);
+    const int64_t moved = ring_.send(from.data + sent_bytes_, from.bytes() - sent_bytes_);
     sent_bytes_ += moved;
-    const bool whole = sent_bytes_ == bytes_of(from);
+    const bool whole = sent_bytes_ == from.bytes();
     if (whole) {
       ++sent_;
       sent_bytes_ = 0;
@@ -127,9 +126,9 @@ class RingReduction {
     }
     const Elements to = incoming();
     char* at = is_reducing() ? ring_.room_.data() : to.data;
-    const int64_t moved = received_bytes_ < bytes_of(to) ? ring_.receive(at + received_bytes_, bytes_of(to) - received_bytes_) : 0;
+    const int64_t moved = received_bytes_ < to.bytes() ? ring_.receive(at + received_bytes_, to.bytes() - received_bytes_) : 0;
     received_bytes_ += moved;
-    if (received_bytes_ < bytes_of(to) || (at_once_ && sent_ <= received_)) {
+    if (received_bytes_ < to.bytes() || (at_once_ && sent_ <= received_)) {
       return moved > 0;
     }
     if (is_reducing()) {
@@ -145,7 +144,7 @@ class RingReduction {
     char* room = ring_.room_.data();
     if (at_once_ && ring_.rank_ == 1) {
       reduce_local(how_, to.data, room, to.count);
-      std::memcpy(to.data, room, bytes_of(to));
+      std::memcpy(to.data, room, to.bytes());
     } else {
       reduce_local(how_, room, to.data, to.count);
     }
@@ -159,7 +158,7 @@ class RingReduction {
   const int64_t most_;  // elements of a segment
   int64_t segments_, reducing_, items_;
   int64_t sent_ = 0, received_ = 0;  // segments
-  int64_t sent_bytes_ = 0, received_bytes_ = 0;      // bytes of the current ones
+  int64_t sent_bytes_ = 0, received_bytes_ = 0;  // bytes of the current ones
 };
 
 void TcpRing::all_reduce(const Elements& all, const Reduction& how) {

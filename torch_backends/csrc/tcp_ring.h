@@ -24,7 +24,7 @@ class TcpRing {
   static std::unique_ptr<TcpRing> among(Rendezvous& ranks, std::vector<int> numbers, std::shared_ptr<const Shared> node);
   ~TcpRing();
 
-  // Each throws TimedOut after the deadline of this thread's Operation, and std::runtime_error if a neighbour is sent.
+  // Each throws TimedOut after the deadline of this thread's Operation, and std::runtime_error if a neighbour is gone.
   void compare(Signature own);  // throws std::runtime_error that names what the ranks ask for, if that differs
   void all_reduce(const Elements& all, const Reduction& how);
 
@@ -39,7 +39,7 @@ class TcpRing {
   int64_t send(const char* data, int64_t bytes);  // what could be sent without waiting
   int64_t receive(char* data, int64_t bytes);
   void send_word(uint64_t word);
-  uint64_t receive_word(int of);  // which received by the ranks between
+  uint64_t receive_word(int of);  // which came by way of the ranks between
   // Pauses until data can be received or sent: at first only a yield, then asleep.
   void pause(bool receives, bool sends, int whom);
   [[noreturn]] void throw_gone(int rank, int why) const;

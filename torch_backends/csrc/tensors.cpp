@@ -105,8 +105,12 @@ char* PeerMemory::at(int rank, const Location& location, int64_t bytes) {
   const int file = file_of(location.process, location.file, location.bytes);
   char* memory = file < 0 ? nullptr : map_file(file, location.bytes);
   close_file(file);
-  TORCH_CHECK_WITH(DistBackendError, memory != nullptr && *reinterpret_cast<int64_t*>(memory) == location.token,
-                   "memory of rank ", rank, " cannot be mapped: ", std::strerror(errno),
+  if (memory != nullptr && *reinterpret_cast<int64_t*>(memory) != location.token) {  // another container's, with the same numbers
+    unmap(memory, location.bytes);
+    memory = nullptr;
+    errno = ESTALE;
+  }
+  TORCH_CHECK_WITH(DistBackendError, memory != nullptr, "memory of rank ", rank, " cannot be mapped: ", std::strerror(errno),
                    "; DDP_DISABLE_COMM_MEM=1 does without");
   process.files.push_back({location.token, memory, location.bytes});
   return memory + location.offset;

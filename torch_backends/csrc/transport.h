@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,14 +42,21 @@ class Transport {
   // The ranks of the group that the current operation waits for, as far as they are known.
   virtual std::vector<int> missing() const;
   bool shares_memory() const { return shared_ != nullptr; }  // of all ranks
-  // Whether it reads memory of accelerators; else what they hold is copied to the host. And whether reducing does not.
+  // Whether it reads memory of accelerators; else what they hold is copied to the host.
   virtual bool reads_accelerators() const { return false; }
+  // Whether this reduction is done in memory of the host all the same.
   virtual bool needs_host_memory(const c10d::ReduceOp&, at::ScalarType) const { return true; }
 
  protected:
   Transport(int rank, int size) : rank_(rank), size_(size) {}
 
+  // all_reduce of a group on several nodes: in each node, by `between` from node to node, and in each node again. Either each
+  // rank of a node reduces a part of it, all at the same time, or the first ranks alone reduce all: the fewest messages.
+  void all_reduce_in_two_levels(Signature own, const Elements& all, const Reduction& how, bool by_all,
+                                const std::function<void(const Elements&)>& between) const;
+
   const int rank_, size_;
+  int local_rank_ = 0, local_size_ = 0;  // among those of its node, and the number of these; 0 if it differs between nodes
   std::shared_ptr<Shared> shared_;  // of all ranks, if they are on one node and can share memory
   std::shared_ptr<Shared> node_;    // of this node's ranks, if the group is on several nodes and collectives use it; else null
 
@@ -62,7 +70,7 @@ class Transport {
                                    const Reduction& how) const = 0;
   virtual void barrier_impl() const = 0;
 
-  bool begins_in_memory(Signature own, const at::Tensor& tensor) const;  // whether shared memory serves; then it has begun
+  bool try_begin_shared(Signature own, const at::Tensor& tensor) const;  // whether shared memory serves; then it has begun
 };
 
 char* bytes_of(const at::Tensor& tensor);

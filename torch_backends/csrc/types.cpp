@@ -1,6 +1,7 @@
 #include "types.h"
 
 #include <array>
+#include <map>
 
 namespace torchfleet {
 
@@ -44,51 +45,31 @@ MPI_Op ours(at::ScalarType type, Kind kind) {
 }
 
 MPI_Datatype type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return MPI_FLOAT;
-    case at::kDouble:
-      return MPI_DOUBLE;
-    case at::kComplexFloat:
-      return MPI_C_FLOAT_COMPLEX;
-    case at::kComplexDouble:
-      return MPI_C_DOUBLE_COMPLEX;
-    case at::kByte:
-      return MPI_UINT8_T;
-    case at::kChar:
-      return MPI_INT8_T;
-    case at::kShort:
-      return MPI_INT16_T;
-    case at::kInt:
-      return MPI_INT32_T;
-    case at::kLong:
-      return MPI_INT64_T;
-    case at::kUInt32:
-      return MPI_UINT32_T;
-    case at::kUInt64:
-      return MPI_UINT64_T;
-    default:
-      return MPI_UINT16_T;  // 16-bit floats too
-  }
+  static const std::map<at::ScalarType, MPI_Datatype> types{
+      {at::kFloat, MPI_FLOAT},
+      {at::kDouble, MPI_DOUBLE},
+      {at::kComplexFloat, MPI_C_FLOAT_COMPLEX},
+      {at::kComplexDouble, MPI_C_DOUBLE_COMPLEX},
+      {at::kByte, MPI_UINT8_T},
+      {at::kChar, MPI_INT8_T},
+      {at::kShort, MPI_INT16_T},
+      {at::kInt, MPI_INT32_T},
+      {at::kLong, MPI_INT64_T},
+      {at::kUInt16, MPI_UINT16_T},
+      {at::kUInt32, MPI_UINT32_T},
+      {at::kUInt64, MPI_UINT64_T},
+      {at::kHalf, MPI_UINT16_T},
+      {at::kBFloat16, MPI_UINT16_T},
+  };
+  return types.at(type);
 }
 
 MPI_Op operation_of(Kind kind) {
-  switch (kind) {
-    case Kind::PRODUCT:
-      return MPI_PROD;
-    case Kind::MIN:
-      return MPI_MIN;
-    case Kind::MAX:
-      return MPI_MAX;
-    case Kind::BAND:
-      return MPI_BAND;
-    case Kind::BOR:
-      return MPI_BOR;
-    case Kind::BXOR:
-      return MPI_BXOR;
-    default:
-      return MPI_SUM;
-  }
+  static const std::map<Kind, MPI_Op> operations{
+      {Kind::SUM, MPI_SUM},   {Kind::PRODUCT, MPI_PROD}, {Kind::MIN, MPI_MIN},   {Kind::MAX, MPI_MAX},
+      {Kind::BAND, MPI_BAND}, {Kind::BOR, MPI_BOR},      {Kind::BXOR, MPI_BXOR},
+  };
+  return operations.at(kind);
 }
 }  // namespace
 

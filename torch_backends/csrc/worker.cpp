@@ -77,7 +77,7 @@ std::string plain_text(const std::exception& error) {
   return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
-Collective::Collective(c10d::OpType type, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+CollectiveWork::CollectiveWork(c10d::OpType type, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                        std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing,
                        bool bounded, uint64_t number)
     : Work(rank, type, title_of(type), inputs),
@@ -90,7 +90,7 @@ Collective::Collective(c10d::OpType type, int rank, const std::vector<at::Tensor
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                        accelerators_of(outputs_))) {}
 
-bool Collective::wait(std::chrono::milliseconds timeout) {
+bool CollectiveWork::wait(std::chrono::milliseconds timeout) {
   std::unique_lock<std::mutex> lock(mutex_);
   const auto is_over = [this] { return completed_; };
   if (timeout == kNoTimeout && bounded_) {
@@ -110,13 +110,13 @@ bool Collective::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> Collective::getFuture() {
+c10::intrusive_ptr<c10::ivalue::Future> CollectiveWork::getFuture() {
   std::lock_guard<std::mutex> lock(mutex_);
   future_is_known_ = true;
   return future_;
 }
 
-std::string Collective::run(std::function<void()> operation, const std::function<void(const std::string&)>& failed) {
+std::string CollectiveWork::run(std::function<void()> operation, const std::function<void(const std::string&)>& failed) {
   begun_ = true;
   Operation limits(timeout_);
   try {
@@ -131,17 +131,17 @@ std::string Collective::run(std::function<void()> operation, const std::function
   }
 }
 
-std::string Collective::refuse(const std::string& broken) {
+std::string CollectiveWork::refuse(const std::string& broken) {
   return end(c10::str("backend " TORCHFLEET_NAME ": ", name_, ": an earlier operation of its group failed: ", broken));
 }
 
-std::string Collective::end(const std::string& why) {
+std::string CollectiveWork::end(const std::string& why) {
   record_end(number_);
   finish(why.empty() ? nullptr : std::make_exception_ptr(C10_BUILD_ERROR(DistBackendError, why)));
   return why;
 }
 
-bool Collective::needs_completion() {
+bool CollectiveWork::needs_completion() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!future_is_known_) {
     complete();  // it runs no function
@@ -149,7 +149,7 @@ bool Collective::needs_completion() {
   return future_is_known_;
 }
 
-void Collective::complete() {
+void CollectiveWork::complete() {
   if (exception_) {
     future_->setError(exception_);
   } else {
@@ -193,7 +193,7 @@ void run_in_thread(std::function<void()> function) {
 // back from such functions, or a new one.
 struct Worker::Queue : std::enable_shared_from_this<Worker::Queue> {
   struct Job {
-    c10::intrusive_ptr<Collective> work;
+    c10::intrusive_ptr<CollectiveWork> work;
     std::function<void()> operation;
     std::function<void(const std::string&)> failed;
   };
@@ -288,7 +288,7 @@ bool Worker::is_broken() const {
   return !queue_->broken.empty();
 }
 
-void Worker::submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation,
+void Worker::submit(c10::intrusive_ptr<CollectiveWork> work, std::function<void()> operation,
                     std::function<void(const std::string&)> failed) {
   std::lock_guard<std::mutex> lock(queue_->mutex);
   TORCH_CHECK_WITH(DistBackendError, !queue_->closed, "backend " TORCHFLEET_NAME ": this group was destroyed");

@@ -18,10 +18,10 @@ namespace torchfleet {
 
 // A requested collective. It fails when its timeout is over, which starts when it begins to run; then all later ones of its
 // group fail too.
-class Collective : public c10d::Work {
+class CollectiveWork : public c10d::Work {
  public:
   // `bounded`: false for a call of MPI that waits without an end; then wait() has the timeout. `number`: in the record.
-  Collective(c10d::OpType type, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+  CollectiveWork(c10d::OpType type, int rank, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
              std::chrono::milliseconds timeout, std::string name, std::function<std::vector<int>()> missing, bool bounded,
              uint64_t number);
 
@@ -62,7 +62,7 @@ class Worker {
 
   // `failed` is told why the operation failed, before its waiters are. Throws when the worker is closed, and std::system_error
   // where no thread can be made.
-  void submit(c10::intrusive_ptr<Collective> work, std::function<void()> operation,
+  void submit(c10::intrusive_ptr<CollectiveWork> work, std::function<void()> operation,
               std::function<void(const std::string&)> failed);
 
  private:

@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::hours kCollectives{1};
 constexpr std::chrono::seconds kMessages{5};
 
-std::atomic<bool> finalize_is_skipped{false};
+std::atomic<bool> finalize_skipped{false};
 std::once_flag initialized_once;
 pid_t initialized_in = 0;
 
@@ -41,7 +41,7 @@ bool is_finalized() {
 
 // At the end of the process. MPI_Finalize waits for all ranks, and these may wait for this one: a failed process exits
 // without it, and the launcher ends the others.
-void finalize(int status, void* process) {
+void on_process_exit(int status, void* process) {
   if (reinterpret_cast<intptr_t>(process) != getpid() || !is_initialized() || is_finalized()) {
     return;  // a forked child is not a rank
   }
@@ -51,7 +51,7 @@ void finalize(int status, void* process) {
   }
   complete_no_more_futures();
   const bool ended = await_workers(kCollectives, false), sent = end_messages();
-  if (ended && sent && !finalize_is_skipped) {
+  if (ended && sent && !finalize_skipped) {
     MPI_Finalize();
   }
 }
@@ -72,7 +72,7 @@ void initialize_mpi() {
   for (MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) {
     check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
-  on_exit(finalize, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
+  on_exit(on_process_exit, reinterpret_cast<void*>(static_cast<intptr_t>(getpid())));
 }
 }  // namespace
 
@@ -102,7 +102,7 @@ bool end_messages() {
 }
 
 void skip_finalize() {
-  finalize_is_skipped = true;
+  finalize_skipped = true;
 }
 
 int rank_in(MPI_Comm comm) {

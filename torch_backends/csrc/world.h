@@ -34,9 +34,8 @@ std::string library_version();
 // The texts of all ranks of the world, in their order: up to 127 bytes each. All ranks call this.
 std::vector<std::string> gather_texts(const std::string& text);
 
-// A communicator of these ranks of the world in this order, of all if empty; MPI_COMM_NULL if this process is not one of
-// them.
-// Only its members call this (MPI_Comm_create_group).
+// A communicator of these ranks of the world in this order, of all if empty. Only its members have to call this
+// (MPI_Comm_create_group); others get MPI_COMM_NULL.
 MPI_Comm communicator(const std::vector<int>& ranks);
 
 }  // namespace torchfleet

@@ -130,6 +130,12 @@ def messages() -> None:
     for work in works:
         work.wait()
     assert torch.equal(tensor.near, theirs(before)), tensor.near
+    tensor = room()  # nobody waits for the work, only for its future
+    future = dist.irecv(tensor, before).get_future()
+    work = dist.isend(ours(), after)
+    future.wait()
+    work.wait()
+    assert torch.equal(tensor.near, theirs(before)), tensor.near
 
 
 def main() -> None:

@@ -272,8 +272,14 @@ def all_gather() -> None:
 @check
 def all_gather_of_unequal_parts() -> None:
     parts = [torch.empty(of + 1) for of in range(size())]
-    dist.all_gather(parts, torch.full((rank() + 1,), float(rank())))
+    dist.all_gather(parts, torch.full((rank() + 1,), float(rank()), requires_grad=True))
     assert all_equal(parts, [torch.full((of + 1,), float(of)) for of in range(size())])
+    assert not any(part.requires_grad for part in parts)
+    given = torch.full((rank() + 1,), -1.0)
+    work = dist.all_reduce(given[:1], async_op=True)
+    dist.all_gather(parts, given)  # which comes after it
+    work.wait()
+    assert [part[0].item() for part in parts] == [-float(size())] * size()
 
 
 @check
@@ -463,6 +469,24 @@ def ranks_that_do_not_exist_are_refused() -> None:
 
 
 @check
+def who_is_missing_is_named() -> None:
+    """And nobody else, in operations in which most ranks have nothing to wait for."""
+    if dist.get_backend() not in OURS or not by_shared_memory() or size() < 3:
+        return
+    for away, call in ((0, dist.broadcast), (size() - 1, dist.reduce)):
+        group = dist.new_group(range(size()), timeout=datetime.timedelta(seconds=1.5))
+        try:
+            if rank() != away:
+                call(torch.ones(100), 0, group=group)
+                dist.barrier(group=group)  # whoever is no root of a reduce waits for nobody
+        except dist.DistBackendError as error:
+            assert f": rank {away} does not take part in it" in str(error), error
+        else:
+            assert rank() == away, "nothing was noticed"
+        dist.barrier()
+
+
+@check
 def a_root_is_not_written_to() -> None:
     """It may have one element in several places, and then cannot be."""
     if dist.get_backend() not in OURS:
@@ -487,6 +511,7 @@ def lists_of_another_length_and_other_types_are_refused() -> None:
         functools.partial(dist.reduce_scatter, torch.ones(2), [torch.ones(1), torch.ones(3), *many[:-3]]),
         functools.partial(dist.all_to_all_single, ones, ones, [1] * (2 * size()), None),
         functools.partial(dist.all_gather_into_tensor, ones.int(), torch.ones(2)),
+        functools.partial(dist.all_gather_coalesced, [[torch.ones(3)] for _ in range(size())], [torch.ones(2)]),
         functools.partial(dist.all_gather_into_tensor, torch.ones(size()), torch.ones(2, dtype=torch.float16)),
         functools.partial(dist.reduce_scatter_single, torch.ones(2, dtype=torch.float64), ones),
         functools.partial(dist.reduce_scatter_single, torch.ones(2).int(), ones),
@@ -494,7 +519,8 @@ def lists_of_another_length_and_other_types_are_refused() -> None:
         try:
             call()
         except ValueError as error:
-            assert re.match(r"backend (mpi|shm): (gather|scatter|all_to_all|reduce_scatter|all_gather): ", str(error))
+            operation = "gather|scatter|all_to_all|reduce_scatter|all_gather|all_gather_coalesced"
+            assert re.match(rf"backend (mpi|shm): ({operation}): ", str(error))
         else:
             raise AssertionError(f"{call} was done")
     dist.barrier()

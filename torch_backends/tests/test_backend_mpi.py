@@ -121,6 +121,61 @@ def test_monitored_barrier_names_who_is_missing(run: Run) -> None:
     assert "not there within 2000 ms: rank 2" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_monitored_barrier_after_one_that_failed(run: Run) -> None:
+    """What was sent for the one is not taken for the other."""
+    code = ALONE + (
+        "import datetime, time\n"
+        "for seconds in (1, 20, 20):\n"
+        "    if rank == 2 and seconds == 1: time.sleep(3)\n"
+        "    try:\n        dist.group.WORLD.monitored_barrier(datetime.timedelta(seconds=seconds))\n"
+        "        print(rank, seconds, 'good')\n"
+        "    except Exception as error:\n        print(rank, seconds, 'failed')\n"
+    )
+    done = run("openmpi", 3, "-c", code)
+    expected = [f"{rank} {told}" for rank in range(3) for told in ("1 failed", "20 good", "20 good")]
+    assert sorted(done.stdout.splitlines()) == sorted(expected), done.stdout + done.stderr
+
+
+def test_a_sum_and_a_mean_in_a_long_reduce_scatter(run: Run) -> None:
+    """It is done as one reduce for each rank, of which the signatures are compared too."""
+    code = ALONE + (
+        "import torch\nop = dist.ReduceOp.AVG if rank == 0 else dist.ReduceOp.SUM\n"
+        "try:\n    dist.reduce_scatter_single(torch.ones(600), torch.ones(1200), op=op)\n"
+        "except Exception as error:\n    print(rank, str(error).partition('the ranks ')[2])\n"
+    )
+    done = run("openmpi", 2, "-c", code, **SMALL_STEPS)
+    told = (
+        " do not ask for the same: rank 0: reduce_scatter (AVG) of 600 Float; rank 1: reduce_scatter (SUM) of 600 Float"
+    )
+    assert sorted(done.stdout.splitlines()) == [f"0{told}", f"1{told}"], done.stdout + done.stderr
+
+
+def test_an_error_of_mpi_names_its_call(run: Run) -> None:
+    """MPICH has fewer tags than torch."""
+    code = ALONE + (
+        "import torch\ntry:\n    dist.send(torch.ones(1), 1 - rank, tag=2**31 - 1)\n"
+        "except Exception as error:\n    print(str(error).splitlines()[0])\n"
+    )
+    done = run("mpich", 2, "-c", code)
+    assert [line[:24] for line in done.stdout.splitlines()] == ["backend mpi: MPI_Isend: "] * 2, (
+        done.stdout + done.stderr
+    )
+
+
+def test_what_is_sent_after_the_end_of_the_backend(run: Run) -> None:
+    """By a function that was to run at the exit before there was a group: its memory is kept until it is received."""
+    code = (
+        "import atexit, torch, torch.distributed as dist\n"
+        "def late():\n    if rank == 0:\n        dist.isend(torch.full((3_000_000,), 7.0), 1)\n"
+        "        [torch.zeros(3_000_000) for _number in range(3)]\n"
+        "atexit.register(late)\n"
+        "dist.init_process_group('mpi')\nrank = dist.get_rank()\n"
+        "if rank == 1: given = torch.ones(3_000_000); dist.recv(given, 0); print(given.unique().tolist())\n"
+    )
+    done = run("openmpi", 2, "-c", code)
+    assert (done.returncode, done.stdout) == (0, "[7.0]\n"), done.stdout + done.stderr
+
+
 def test_a_group_that_is_never_destroyed(run: Run) -> None:
     """MPI is finalised all the same, in the right order."""
     done = run("openmpi", 2, "-c", ALONE + "dist.barrier(); print('end', rank)")
@@ -261,7 +316,9 @@ def test_a_wrong_library_is_named(run: Run, tmp_path: Path) -> None:
 def test_groups_that_are_destroyed_give_back_what_they_had(run: Run) -> None:
     """MPICH has some 2,000 communicators at a time."""
     code = ALONE + (
-        "for _number in range(1500):\n    group = dist.new_group([0, 1])\n    dist.destroy_process_group(group)\n"
+        "import torch\n"
+        "for _number in range(1500):\n    group = dist.new_group([0, 1])\n    tensor = torch.ones(1)\n"
+        "    (dist.send if rank else dist.recv)(tensor, 1 - rank, group=group)\n    dist.destroy_process_group(group)\n"
         "dist.barrier()\n"
     )
     done = run("mpich", 2, "-c", code)

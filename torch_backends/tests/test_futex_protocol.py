@@ -348,7 +348,8 @@ def test_the_code_has_the_steps_of_the_model() -> None:
     """The order on which the model relies. Who changes it changes the model too."""
     code = "".join(path.read_text() for path in sorted(CODE.glob("*.cpp")))
     publish = ["mark.value.store(value, std::memory_order_seq_cst)", "mark.sleepers.load(std::memory_order_seq_cst)"]
-    wait = ["mark.sleepers.fetch_add(1)", "mark.value.load()", "FUTEX_WAIT, seen", "mark.sleepers.fetch_sub(1)"]
+    sleeper = ["mark.sleepers.fetch_add(1)", "~Sleeper() {", "mark.sleepers.fetch_sub(1)"]
+    wait = [*sleeper, "const Sleeper sleeper(", "mark.value.load()", "FUTEX_WAIT, seen"]
     for steps in ([*publish, "FUTEX_WAKE, size_"], wait):
         places = [code.find(step) for step in steps]
         assert -1 not in places, dict(zip(steps, places, strict=True))

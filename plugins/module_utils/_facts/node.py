@@ -11,12 +11,9 @@ import sys
 from typing import TypedDict
 
 from ansible_collections.torchfleet.cluster.plugins.module_utils._fabric.nics import survey
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.basics.home import home_path
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.containers.containers import image_of_node
-from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import (
-    home_path,
-    seat,
-    torch_build,
-)
+from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.nodes.survey import seat, torch_build
 from ansible_collections.torchfleet.cluster.plugins.module_utils._runtime.software.launcher_programs import (
     on_search_path,
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 
+from .basics.home import home_path
 from .basics.job_directory import JobDir, jobs
 from .head.result import write_result
 from .node_job.node_job import node_report
 from .nodes.remote_node import ANSWER_SECONDS, in_head_time, in_parallel, own_ranks_report
-from .nodes.survey import home_path
 from .queue.job_queue import Queue
 from .queue.waiting_job import remove_dead
 from .ranks.metrics import final_metrics

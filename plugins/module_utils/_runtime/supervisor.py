@@ -20,6 +20,7 @@ import threading
 import time
 from typing import Iterator
 
+from .basics.home import home_path
 from .basics.job_directory import JobDir, jobs
 from .basics.open_files import raise_files
 from .detached import Detachment
@@ -33,7 +34,7 @@ from .head.restarting import run_job
 from .node_job.node_job import NodeJob
 from .nodes.alone import NotAlone
 from .nodes.remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
-from .nodes.survey import home_path, ssh_config, survey
+from .nodes.survey import ssh_config, survey
 from .queue.job_queue import Queue
 from .queue.queue_desk import QueueDesk
 from .queue.waiting_job import WaitingJob, remove_dead, wait_again, waiting_rows

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from torchfleet_backends import BackendError, allow_shared_buckets, check_torch, finish, own_torch
 
-PROTOCOL = "2"  # between the ranks; those of another release may have another one
+PROTOCOL = "3"  # between the ranks; those of another release may have another one
 NODE_RANKS = "TORCHFLEET_SHM_NODE_RANKS"  # tests divide one machine into nodes with so many ranks each
 
 

@@ -95,13 +95,13 @@ class Rank {
                                                      : Signature(asked_.kind, type_, count, root, op));
     switch (asked_.kind) {
       case Signature::kAllReduce:
-        shared_.all_reduce(bytes, count, how, sizeof(T));
+        shared_.all_reduce({bytes, count, sizeof(T)}, how);
         return compare(data, count, [&](int64_t i) { return sum(i); });
       case Signature::kReduce:
-        shared_.reduce(bytes, count, how, sizeof(T), root);
+        shared_.reduce({bytes, count, sizeof(T)}, how, root);
         return compare(data, rank_ == root ? count : 0, [&](int64_t i) { return sum(i); });
       case Signature::kReduceScatter:
-        shared_.reduce_scatter(bytes, output, count, how, sizeof(T));
+        shared_.reduce_scatter(bytes, {output, count, sizeof(T)}, how);
         return compare(result.data(), count, [&](int64_t i) { return sum(rank_ * count + i); });
       case Signature::kBroadcast:
         shared_.broadcast(bytes, count * sizeof(T), root);

@@ -113,7 +113,7 @@ void run(TcpRing& ring, int rank, int ranks, int64_t count, int64_t number, int6
   }
   const Reduction how{at::kInt, at::kInt, c10d::ReduceOp::SUM};
   ring.compare(Signature(Signature::kAllReduce, at::kInt, asked, -1, c10d::ReduceOp::SUM));
-  ring.all_reduce(Elements(at::Tensor(std::shared_ptr<void>(data.data(), [](void*) {}), count, at::kInt), how), how);
+  ring.all_reduce({reinterpret_cast<char*>(data.data()), count, sizeof(uint32_t)}, how);
   for (int64_t i = 0; i < count; ++i) {
     if (data[i] != reduced(ranks, i, count, number)) {
       require(false, c10::str("rank ", rank, ", operation ", number, ": a wrong number at ", i));

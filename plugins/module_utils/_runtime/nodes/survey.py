@@ -20,6 +20,7 @@ import sys
 from typing import Iterable, Sequence, cast
 
 from ..basics import job_directory
+from ..basics.home import home_path
 from ..basics.job_directory import JOB_ID, JobDir, fits
 from ..processes import processes
 from ..software import program_environment
@@ -157,11 +158,6 @@ def seat(home: str) -> Seat:
         "accelerators": accelerators(),
         "fabric": fabric(home),
     }
-
-
-def home_path(home: str) -> str:
-    """Return torchfleet's directory on this node as an absolute path; empty means ~/.torchfleet."""
-    return os.path.abspath(os.path.expanduser(home or "~/.torchfleet"))
 
 
 def ssh_config(home: str) -> str:

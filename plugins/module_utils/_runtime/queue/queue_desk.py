@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Sequence
 
-from ..nodes.survey import home_path
+from ..basics.home import home_path
 from ..types.job_rows import Ahead
 from ..types.queue_messages import EnterQueue, Unqueue
 from ..types.reasons import waited_too_long

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from typing import Collection, ContextManager, Protocol
 
+from ..basics.home import home_path
 from ..basics.job_directory import JobDir, field, ranks_on
 from ..nodes.clocks import FILE as CLOCKS
 from ..nodes.clocks import clocks_until_now
 from ..nodes.remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
-from ..nodes.survey import home_path
 from ..processes import processes
 from ..ranks.metrics import OwnRows
 from ..stores.earlier_attempts import METRICS

@@ -1,4 +1,4 @@
-// Collectives by MPI and by shared memory, of any size: MPI before version 4 counts in int.
+// Collectives by MPI, of any size: MPI before version 4 counts in int.
 #pragma once
 
 #include "shared.h"
@@ -13,8 +13,7 @@
 
 namespace torchfleet {
 
-// The communicators and the shared memory of a group. Only MPI accesses memory of an accelerator; our own reduction functions
-// need host memory.
+// The communicators of a group. Only MPI accesses memory of an accelerator; our own reduction functions need host memory.
 class MPITransport : public Transport {
  public:
   // Called by all ranks of `comm`.
@@ -39,22 +38,16 @@ class MPITransport : public Transport {
   void barrier_impl() const override;
 
   // Runs a collective over MPI, and compares meanwhile what the ranks ask for. It is compared first if the call is a blocking
-  // one, which cannot be left, and if ranks are neighbours: among these, data of another size may be written beyond its
-  // buffer (sizes.h).
+  // one, which cannot be left, and if a node has several ranks: among these, data of another size may be written beyond
+  // its buffer (sizes.h).
   template <typename Collective>
   void over_mpi(Signature own, bool blocking, Collective collective) const;
-  // In two levels, if the group is on several nodes. The choice depends only on what is the same on all ranks.
-  void all_reduce_by_first_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const;
-  void all_reduce_by_all_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const;
-
-  MPI_Comm comm_;                     // all of them
-  int local_rank_ = 0;                     // of this rank among those of its node
-  int local_size_ = 0;                    // the number of these, if it is the same on all nodes, else 0
-  MPI_Comm across_ = MPI_COMM_NULL;   // those of the same local rank on all nodes; only of the first ones if the numbers differ
-  std::vector<int> across_ranks_;     // their ranks in the group
-  const bool ring_;                   // whether long data is reduced in our own ring over MPI
-  bool shares_nodes_;                   // whether any node has several of them
-  bool gpu_aware_;                       // whether the MPI of all ranks can read memory of accelerators
+  MPI_Comm comm_;                    // all of them
+  MPI_Comm across_ = MPI_COMM_NULL;  // those of this local rank on all nodes; only of the first ones if the numbers differ
+  std::vector<int> across_ranks_;    // their ranks in the group
+  const bool use_ring_;              // whether long data is reduced in our own ring over MPI
+  bool shares_nodes_;                // whether a node has several of them
+  bool gpu_aware_;                   // whether the MPI of all ranks can read memory of accelerators
 };
 
 // A part of something that may be longer than MPI can count.

@@ -1,9 +1,8 @@
-#include "transfer.h"
+#include "mpi_transport.h"
 
-#include "agreement.h"
+#include "signature_check.h"
 #include "devices.h"
 #include "gpu_aware.h"
-#include "parts.h"
 #include "backoff.h"
 #include "ring.h"
 #include "sizes.h"
@@ -103,16 +102,16 @@ void reduce_by_mpi(MPI_Comm comm, const at::Tensor& tensor, const Elements& part
 template <typename Collective>
 void MPITransport::over_mpi(Signature own, bool blocking, Collective collective) const {
   static const std::vector<int> same;
-  Agreement agreement(comm_, same, own);
+  SignatureCheck check(comm_, same, own);
   if (blocking || shares_nodes_) {
-    agreement.conclude();
+    check.wait();
   }
   collective();
-  agreement.conclude();
+  check.wait();
 }
 
 MPITransport::MPITransport(MPI_Comm comm)
-    : Transport(rank_in(comm), size_of(comm)), comm_(comm), ring_(is_on("TORCHFLEET_MPI_RING")) {
+    : Transport(rank_in(comm), size_of(comm)), comm_(comm), use_ring_(is_on("TORCHFLEET_MPI_RING")) {
   Node node(node_of(comm));
   auto shared = Shared::among(node, ranks_of(node.comm, rank_), is_on("TORCHFLEET_MPI_SHARED"));
   // In two levels only if every node with several ranks can share memory, because all ranks must use the same algorithm.
@@ -149,47 +148,26 @@ void MPITransport::broadcast_impl(Signature own, const at::Tensor& tensor, int r
   });
 }
 
-// Inside each node, then between their first ranks, then inside each node: the fewest messages.
-void MPITransport::all_reduce_by_first_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const {
-  const Elements all(tensor, how);
-  if (node_) {
-    node_->begin(own);
-    node_->reduce(all.data, all.count, how, all.size, 0);
+void MPITransport::all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const {
+  const Elements all = elements_of(tensor, how);
+  if (!tensor.is_cpu() || (!node_ && across_ == MPI_COMM_NULL)) {
+    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, all, how, use_ring_); });
+    return;
   }
-  if (local_rank_ == 0) {
-    Agreement agreement(across_, across_ranks_, own, node_.get());
-    reduce_by_mpi(across_, tensor, all, how, ring_);
-    agreement.conclude();
-  }
-  if (node_) {
-    node_->broadcast(all.data, all.count * all.size, 0);
-  }
-}
-
-// What the nodes ask for is told while each of them reduces, and compared before data of another size could be written beyond
-// its buffer.
-void MPITransport::all_reduce_by_all_ranks(Signature own, const at::Tensor& tensor, const Reduction& how) const {
-  node_->begin(own);
-  Agreement agreement(across_, across_ranks_, own, node_.get());
-  all_reduce_in_parts(*node_, local_rank_, local_size_, Elements(tensor, how), how, [&](const Elements& part) {
-    agreement.conclude();
-    reduce_by_mpi(across_, tensor, part, how, ring_);
+  // The choice depends only on what is the same on all ranks.
+  const bool by_all = local_size_ > 0 && all.bytes() >= kLeastInParts;
+  all_reduce_in_two_levels(own, all, how, by_all, [&](const Elements& part) {
+    SignatureCheck check(across_, across_ranks_, own, node_.get());
+    if (by_all) {  // so long, that it costs nothing to compare first: data of another size could be written beyond its buffer
+      check.wait();
+    }
+    reduce_by_mpi(across_, tensor, part, how, use_ring_);
+    check.wait();
   });
 }
 
-void MPITransport::all_reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how) const {
-  const Elements all(tensor, how);
-  if (tensor.is_cpu() && local_size_ > 0 && all.count * all.size >= kLeastInParts) {
-    all_reduce_by_all_ranks(own, tensor, how);
-  } else if (tensor.is_cpu() && (node_ || across_ != MPI_COMM_NULL)) {
-    all_reduce_by_first_ranks(own, tensor, how);
-  } else {
-    over_mpi(own, !tensor.is_cpu(), [&] { reduce_by_mpi(comm_, tensor, all, how, ring_); });
-  }
-}
-
 void MPITransport::reduce_impl(Signature own, const at::Tensor& tensor, const Reduction& how, int root) const {
-  const auto [data, count, size] = Elements(tensor, how);
+  const auto [data, count, size] = elements_of(tensor, how);
   const MPIReduction mpi = by_mpi(how);
   over_mpi(own, !tensor.is_cpu(), [&, data = data, count = count, size = size] {
     in_steps(count, [&](int64_t first, int some) {
@@ -224,7 +202,7 @@ void MPITransport::all_gather_impl(Signature own, const at::Tensor& input, const
 
 void MPITransport::reduce_scatter_impl(Signature own, const at::Tensor& input, const at::Tensor& output,
                                        const Reduction& how) const {
-  const auto [data, count, size] = Elements(output, how);
+  const auto [data, count, size] = elements_of(output, how);
   if (count <= kMost / size_) {  // some MPIs count the elements of all ranks in an int
     const MPIReduction mpi = by_mpi(how);
     over_mpi(own, !input.is_cpu(), [&, data = data, count = count] {
@@ -238,7 +216,7 @@ void MPITransport::reduce_scatter_impl(Signature own, const at::Tensor& input, c
     const at::Tensor part = parts[root].clone();
     Operation::hold(std::make_shared<at::Tensor>(part));
     synchronize(part.device());
-    reduce_impl(Signature(Signature::kReduce, part.scalar_type(), part.numel(), root, how.op), part, how, root);
+    reduce_impl(own, part, how, root);
     if (root == rank_) {
       output.view(-1).copy_(part);
     }
@@ -250,22 +228,22 @@ void MPITransport::barrier_impl() const {
 }
 
 namespace {
-// MPI_Isend or MPI_Irecv of all of a piece.
-template <typename Start>
-std::vector<Request> post(Start start, MPI_Comm comm, const Piece& piece, int tag) {
+// Starts MPI_Isend or MPI_Irecv of all of a piece.
+template <typename Call>
+std::vector<Request> post(const char* name, Call call, MPI_Comm comm, const Piece& piece, int tag) {
   std::vector<Request> requests;
   in_steps(piece.bytes, [&](int64_t first, int count) {
     requests.push_back({MPI_REQUEST_NULL, count});
-    TORCHFLEET_MPI(start(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm, &requests.back().request));
+    check(call(piece.data + first, count, MPI_BYTE, piece.rank, tag, comm, &requests.back().request), name);
   });
   return requests;
 }
 }  // namespace
 
 std::vector<Request> post_message(MPI_Comm comm, const Piece& piece, int tag) {
-  std::vector<Request> requests = post(MPI_Isend, comm, piece, tag);
+  std::vector<Request> requests = post("MPI_Isend", MPI_Isend, comm, piece, tag);
   if (!is_last(requests.back())) {
-    requests.push_back(post(MPI_Isend, comm, {piece.rank, piece.data, 0}, tag).front());
+    requests.push_back(post("MPI_Isend", MPI_Isend, comm, {piece.rank, piece.data, 0}, tag).front());
   }
   return requests;
 }
@@ -274,14 +252,14 @@ bool is_last(const Request& part) {
   return part.bytes < kMost;
 }
 
-Request post_matched(const Piece& pause, MPI_Message found, MPI_Status& status) {
+Request post_matched(const Piece& rest, MPI_Message found, MPI_Status& status) {
   int came = 0;
   TORCHFLEET_MPI(MPI_Get_count(&status, MPI_BYTE, &came));
   Request part{MPI_REQUEST_NULL, came};
-  if (came != std::min(kMost, pause.bytes)) {
+  if (came != std::min(kMost, rest.bytes)) {
     part.scratch = std::make_shared<std::vector<char>>(came);
   }
-  TORCHFLEET_MPI(MPI_Imrecv(part.scratch ? part.scratch->data() : pause.data, came, MPI_BYTE, &found, &part.request));
+  TORCHFLEET_MPI(MPI_Imrecv(part.scratch ? part.scratch->data() : rest.data, came, MPI_BYTE, &found, &part.request));
   return part;
 }
 
@@ -312,10 +290,10 @@ void exchange_by_mpi(MPI_Comm comm, const std::vector<Piece>& sends, const std::
     }
   };
   for (const Piece& piece : receives) {
-    add(post(MPI_Irecv, comm, piece, kExchangeTag));
+    add(post("MPI_Irecv", MPI_Irecv, comm, piece, kExchangeTag));
   }
   for (const Piece& piece : sends) {
-    add(post(MPI_Isend, comm, piece, kExchangeTag));
+    add(post("MPI_Isend", MPI_Isend, comm, piece, kExchangeTag));
   }
   for (Backoff backoff; !test_all(requests); backoff.pause()) {
   }

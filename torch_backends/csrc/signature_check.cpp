@@ -1,28 +1,28 @@
-#include "agreement.h"
+#include "signature_check.h"
 
 #include "operation.h"
 #include "backoff.h"
 
 namespace torchfleet {
 
-Agreement::Agreement(MPI_Comm comm, const std::vector<int>& ranks, Signature own, const Shared* node)
+SignatureCheck::SignatureCheck(MPI_Comm comm, const std::vector<int>& ranks, Signature own, const Shared* node)
     : ranks_(ranks), words_(std::make_shared<std::vector<uint64_t>>(size_of(comm))) {
   (*words_)[rank_in(comm)] = own.word();
   Operation::hold(words_);
   TORCHFLEET_MPI(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, words_->data(), 1, MPI_UINT64_T, comm, &request_));
   Operation::watch([this, node] {
-    is_concluded();
+    test();
     if (node != nullptr) {
       node->throw_if_failed();
     }
   });
 }
 
-Agreement::~Agreement() {
+SignatureCheck::~SignatureCheck() {
   Operation::watch(nullptr);
 }
 
-bool Agreement::is_concluded() {
+bool SignatureCheck::test() {
   if (request_ == MPI_REQUEST_NULL) {
     return true;
   }
@@ -34,8 +34,8 @@ bool Agreement::is_concluded() {
   return flag != 0;
 }
 
-void Agreement::conclude() {
-  for (Backoff backoff; !is_concluded(); backoff.pause()) {
+void SignatureCheck::wait() {
+  for (Backoff backoff; !test(); backoff.pause()) {
   }
 }
 
