@@ -75,7 +75,7 @@ class Mpi(SimpleNamespace):
     def library_version(self) -> str:
         return "Open MPI v5.0.11"
 
-    def told_by_all(self, _text: str) -> list[str]:
+    def gather_texts(self, _text: str) -> list[str]:
         return list(self.says)
 
 
@@ -132,9 +132,7 @@ def test_ranks_of_a_store_are_those_of_one_mpi(
 ) -> None:
     """RANK may number them otherwise than MPI, and leave some out."""
     mine, size = (int(word) for word in told[1].split(" of "))
-    mpi = SimpleNamespace(
-        world_rank=lambda: mine, world_size=lambda: size, create=lambda ranks, _timeout: ranks, begin=lambda: None
-    )
+    mpi = SimpleNamespace(world_rank=lambda: mine, world_size=lambda: size, create=lambda ranks, _timeout: ranks)
     kept = {"mpi/0": f"{told[0]} {package.own_torch()}"}
     store = SimpleNamespace(set=kept.__setitem__, get=lambda key: kept[key].encode(), has_extended_api=lambda: False)
     monkeypatch.setattr(package, "module", lambda: mpi)
