@@ -192,7 +192,8 @@ def test_a_forked_child_may_have_a_group_of_its_own(tmp_path: Path) -> None:
         "dist.all_reduce(ones) if rank == 1 else work.wait()\n"
         "print(ones.item()); dist.barrier()"
     )
-    assert [text.split("\n") for text in alone(tmp_path, code)] == [["[3.0, 3.0]", "2.0", ""]] * 2
+    for text in alone(tmp_path, code):  # PyTorch 2.15 warns of the child's rank
+        assert [line for line in text.splitlines() if not line.startswith("[W")] == ["[3.0, 3.0]", "2.0"], text
 
 
 WITH_SMALL_SHM = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none /dev/shm && exec "$0" "$@"']
