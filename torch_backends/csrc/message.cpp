@@ -123,7 +123,7 @@ c10::intrusive_ptr<c10::ivalue::Future> MessageWork::getFuture() {
     if (!target_.is_cpu()) {
       devices.push_back(target_.device());
       torchfleet::synchronize(target_.device());  // what this thread still does with the tensor comes before the message
-      advance();                      // it may be left to this thread alone
+      advance();                                  // it may be left to this thread alone
     }
     future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
     if (completed_) {

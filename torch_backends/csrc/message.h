@@ -30,7 +30,7 @@ class MessageWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
   // For the thread that moves messages on (progress.h):
-  bool advance_in_background();  // whether it is over
+  bool advance_in_background();  // whether nothing is left to do for it there
   MPI_Comm comm() const { return comm_; }
   bool is_send() const { return opType_ == c10d::OpType::SEND; }
   void cancel();  // a receive; nothing else looks at it any more

@@ -31,7 +31,7 @@ class MPIBackend : public GroupBackend {
   std::function<void()> note_failure() const override { return skip_finalize; }
 
  private:
-  // Of `ranks`, those whose next number of monitoredBarrier has not come until then.
+  // Waits for this number from each of these ranks. Returns those from which it has not come by the deadline.
   std::vector<int> unheard(std::vector<int> ranks, int64_t number, std::chrono::steady_clock::time_point deadline);
   c10::intrusive_ptr<MessageWork> post(c10d::OpType type, const at::Tensor& tensor, int peer, int tag);
 

@@ -42,6 +42,7 @@ class MPITransport : public Transport {
   // its buffer (sizes.h).
   template <typename Collective>
   void over_mpi(Signature own, bool blocking, Collective collective) const;
+
   MPI_Comm comm_;                    // all of them
   MPI_Comm across_ = MPI_COMM_NULL;  // those of this local rank on all nodes; only of the first ones if the numbers differ
   std::vector<int> across_ranks_;    // their ranks in the group
@@ -56,6 +57,7 @@ struct Request {
   int64_t bytes;
   std::shared_ptr<std::vector<char>> scratch{};  // where it is received, if it has not the size that is expected
 };
+
 // Messages of the program. The last part, which may be empty, is shorter than the others: whoever finds a part knows whether
 // more comes, whatever size is expected.
 std::vector<Request> post_message(MPI_Comm comm, const Piece& piece, int tag);

@@ -105,18 +105,6 @@ void skip_finalize() {
   finalize_skipped = true;
 }
 
-int rank_in(MPI_Comm comm) {
-  int rank = 0;
-  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
-  return rank;
-}
-
-int size_of(MPI_Comm comm) {
-  int size = 0;
-  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
-  return size;
-}
-
 std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;

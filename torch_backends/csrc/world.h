@@ -27,8 +27,18 @@ void skip_finalize();
 // it holds of their tensors has to be released. False if some could not be sent.
 bool end_messages();
 
-int rank_in(MPI_Comm comm);
-int size_of(MPI_Comm comm);
+inline int rank_in(MPI_Comm comm) {
+  int rank = 0;
+  check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  return rank;
+}
+
+inline int size_of(MPI_Comm comm) {
+  int size = 0;
+  check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  return size;
+}
+
 std::string library_version();
 
 // The texts of all ranks of the world, in their order: up to 127 bytes each. All ranks call this.

@@ -16,18 +16,6 @@ void check(int status, const char* call) {
   }
 }
 
-int rank_in(MPI_Comm comm) {
-  int rank = 0;
-  TORCHFLEET_MPI(MPI_Comm_rank(comm, &rank));
-  return rank;
-}
-
-int size_of(MPI_Comm comm) {
-  int size = 0;
-  TORCHFLEET_MPI(MPI_Comm_size(comm, &size));
-  return size;
-}
-
 // reduction.cpp is PyTorch's vector code and plain loops; here are sums of whole numbers.
 void reduce_local(const Reduction&, const void* in, void* inout, int64_t count) {
   const auto* from = static_cast<const int32_t*>(in);
