@@ -136,12 +136,12 @@ def test_ranks_of_a_store_are_those_of_one_mpi(
     kept = {"mpi/0": f"{told[0]} {package.own_torch()}"}
     store = SimpleNamespace(set=kept.__setitem__, get=lambda key: kept[key].encode(), has_extended_api=lambda: False)
     monkeypatch.setattr(package, "module", lambda: mpi)
-    monkeypatch.setattr(package, "prepare", lambda _found, _is_world: None)
+    monkeypatch.setattr(package, "prepare", lambda _found: None)
     if error:
         with pytest.raises(package.BackendError, match=error):
-            package.create_by_store(store, 1, 2, None, is_world=True)
+            package.create_by_store(store, 1, 2)
     else:
-        assert package.create_by_store(store, 1, 2, None, is_world=True) == made
+        assert package.create_by_store(store, 1, 2) == made
 
 
 def test_what_was_built_for_another_torch_is_not_loaded(

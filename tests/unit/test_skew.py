@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -355,6 +356,13 @@ def test_a_recorder_of_another_torch_is_no_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(arrivals_note, "entries", lambda: pytest.fail("it was read"))
     note.note()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [{}, {"TORCH_FR_BUFFER_SIZE": "0"}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}])
+def test_backends_record_unless_the_user_decides(monkeypatch: pytest.MonkeyPatch, given: dict[str, str]) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    arrivals_note.ask_for_record()
+    assert os.environ == (given or {"TORCH_FR_BUFFER_SIZE": "2000"})
 
 
 def test_a_clock_of_a_node_shows_a_time_that_can_be() -> None:

@@ -157,7 +157,8 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
     group_ = intern(pg_uid_.empty() ? "world" : pg_uid_);
   }
   const uint64_t sequence = ++collectives_;
-  const uint64_t number = record_start(group_, sequence, title_of(type), nbytes_of_all(some), common_type(some));
+  const uint64_t number =
+      is_recording() ? record_start(group_, sequence, title_of(type), nbytes_of_all(some), common_type(some)) : 0;
   auto missing = [transport = transport_] { return transport->missing(); };
   const bool bounded = device.is_cpu() || !transport_->reads_accelerators();
   c10::intrusive_ptr<CollectiveWork> work;

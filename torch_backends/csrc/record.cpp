@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -43,6 +44,18 @@ int64_t nanoseconds() {
 }
 }  // namespace
 
+bool is_recording() {
+  static const bool found = [] {
+    for (const char* name : {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}) {
+      if (const char* value = std::getenv(name)) {
+        return std::atoll(value) > 0;
+      }
+    }
+    return false;
+  }();
+  return found;
+}
+
 const char* intern(const std::string& name) {
   static auto* mutex = new std::mutex;
   static auto* names = new std::set<std::string>;
@@ -72,6 +85,9 @@ uint64_t record_start(const char* group, uint64_t sequence, const char* title, i
 }
 
 void record_end(uint64_t number) {
+  if (number == 0) {
+    return;
+  }
   Entry& slot = entries().slots[number % kSlots];
   if (slot.number.load(std::memory_order_relaxed) == number) {  // else it is that of a later one
     slot.ended.store(nanoseconds(), std::memory_order_relaxed);

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # before the first group: the record is wanted
 CHECKS: dict[str, Callable[[], None]] = {}
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]

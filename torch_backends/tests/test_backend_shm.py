@@ -252,7 +252,8 @@ def test_what_gloo_does_between_nodes_is_compared_before(tmp_path: Path, on_each
     """All ranks fail in time, a later operation is refused, and the record has both as ended."""
     call, asked = ELSEWHERE[case]
     code = (
-        f"os.environ['TORCHFLEET_SHM_NODE_RANKS'] = '{on_each}'; begin(seconds=60); one = rank < 2\n"
+        f"os.environ.update(TORCHFLEET_SHM_NODE_RANKS='{on_each}', TORCH_FR_BUFFER_SIZE='2000')\n"
+        "begin(seconds=60); one = rank < 2\n"
         "OP = dist.ReduceOp.MAX, dist.ReduceOp.SUM\n"
         f"told({call}); told(dist.barrier)\n"
         "import json; from torchfleet_backends import recorded\n"
@@ -262,6 +263,25 @@ def test_what_gloo_does_between_nodes_is_compared_before(tmp_path: Path, on_each
     for text in alone(tmp_path, code, size=4):
         assert [words in text for words in ("do not ask for the same", *asked)] == [True] * 3, text
         assert "an earlier operation of its group failed" in text and text.splitlines()[-1] == "2 True", text
+
+
+@pytest.mark.usefixtures("run")
+@pytest.mark.parametrize(
+    ("asked", "rows"),
+    [
+        ("", 0),
+        ("TORCH_FR_BUFFER_SIZE='0'", 0),
+        ("TORCH_FR_BUFFER_SIZE='1'", 2),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE='9'", 2),
+    ],
+)
+def test_collectives_are_recorded_if_that_is_asked_for(tmp_path: Path, asked: str, rows: int) -> None:
+    code = (
+        f"os.environ.update({asked}); begin(); dist.barrier(); dist.all_reduce(torch.ones(3))\n"
+        "import json; from torchfleet_backends import recorded\n"
+        "print(len(json.loads(recorded().split(bytes(1))[0])['entries']), flush=True); dist.barrier()"
+    )
+    assert [text.splitlines()[-1] for text in alone(tmp_path, code)] == [str(rows)] * 2
 
 
 @pytest.mark.usefixtures("run")

@@ -144,18 +144,18 @@ def check_world(found: ModuleType, environ: Mapping[str, str]) -> None:
     check_same(found.gather_texts(own_torch()))
 
 
-def allow_shared_buckets(is_world: bool) -> None:
-    """Have DDP ask the backend for the memory of its buckets, which it does only if it is told to.
+def allow_shared_buckets() -> None:
+    """Have DDP ask the backend for the memory of its buckets, which it does only if the environment tells it to.
 
-    With an accelerator it would ask other backends too, so only for a program whose default group is ours (`is_world`).
+    Beside ours only backends of accelerators give any, so where there is one the user decides.
     """
-    if is_world or not importlib.import_module("torch").accelerator.is_available():
+    if not importlib.import_module("torch").accelerator.is_available():
         os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
 
-def prepare(found: ModuleType, is_world: bool) -> None:
+def prepare(found: ModuleType) -> None:
     """Do what the first group of a process needs. RuntimeError in a forked child, which is no rank of MPI."""
-    allow_shared_buckets(is_world)
+    allow_shared_buckets()
     found.initialize()
     if found not in prepared:
         prepared.append(found)
@@ -177,7 +177,7 @@ def create(ranks: Sequence[int] = (), timeout: datetime.timedelta | None = None)
     None if this process is not among them. BackendError if this process has no MPI, RuntimeError with MPI's own words.
     """
     found = module()
-    prepare(found, is_world=not ranks)
+    prepare(found)
     if not ranks:
         check_world(found, os.environ)
     return found.create(list(ranks), timeout or TIMEOUT)
@@ -186,19 +186,17 @@ def create(ranks: Sequence[int] = (), timeout: datetime.timedelta | None = None)
 def world_of_mpi() -> tuple[int, int]:
     """Return how many ranks MPI has, and which of them this one is. BackendError if this process has no MPI."""
     found = module()
-    prepare(found, is_world=True)
+    prepare(found)
     return found.world_size(), found.world_rank()
 
 
-def create_by_store(
-    store: Any, rank: int, size: int, timeout: datetime.timedelta | None = None, *, is_world: bool
-) -> Any:
+def create_by_store(store: Any, rank: int, size: int, timeout: datetime.timedelta | None = None) -> Any:
     """Return a c10d backend of a group whose ranks share a store and have numbers of their own, other than MPI's maybe.
 
     BackendError if this process has no MPI, or the ranks are not those of one MPI; RuntimeError with MPI's own words.
     """
     found = module()
-    prepare(found, is_world)
+    prepare(found)
     check_launcher(found, os.environ)
     store.set(f"mpi/{rank}", f"{found.world_rank()} of {found.world_size()} {own_torch()}")
     keys = [f"mpi/{other}" for other in range(size)]
@@ -226,7 +224,8 @@ def meeting_place() -> Any:
 def recorded() -> bytes:
     """Return what our backends have recorded of collectives in this process, a NUL between the texts of several.
 
-    Each is JSON in the form of PyTorch's flight recorder, which cannot see them (PyTorch 2.13).
+    Each is JSON in the form of PyTorch's flight recorder, which cannot see them (PyTorch 2.13). They record if
+    TORCH_FR_BUFFER_SIZE is above 0.
     """
     names = [f"{__name__}.{name}" for name in ("_openmpi", "_abi", "_shm", "_group")]
     return b"\0".join(sys.modules[name].recorded() for name in names if name in sys.modules)

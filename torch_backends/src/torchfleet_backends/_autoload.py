@@ -49,7 +49,7 @@ class ProcessGroupMPI:
         asked = cls.asked
         if cls.world_is_of_mpi or asked.store is None:
             return create(ranks, asked.timeout)
-        return create_by_store(asked.store, asked.rank, asked.size, asked.timeout, is_world=not ranks)
+        return create_by_store(asked.store, asked.rank, asked.size, asked.timeout)
 
 
 def create_by_options(options: Any, _backend_options: object = None) -> Any:
@@ -58,8 +58,7 @@ def create_by_options(options: Any, _backend_options: object = None) -> Any:
 
     if ProcessGroupMPI.world_is_of_mpi:
         return create(options.global_ranks_in_group, options.timeout)
-    is_world = not options.global_ranks_in_group
-    return create_by_store(options.store, options.group_rank, options.group_size, options.timeout, is_world=is_world)
+    return create_by_store(options.store, options.group_rank, options.group_size, options.timeout)
 
 
 def available() -> bool:

@@ -9,9 +9,10 @@ import collections
 import datetime
 import functools
 import json
+import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -61,8 +62,14 @@ class Communicator(Protocol):
         """Release this rank's resources."""
 
 
+def is_recording(environ: Mapping[str, str]) -> bool:
+    """Whether a record is wanted, as record.cpp reads it."""
+    given = environ.get("TORCH_FR_BUFFER_SIZE", environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE", ""))
+    return given.isdecimal() and int(given) > 0
+
+
 # The last collectives of all groups, in the form of PyTorch's flight recorder: read when somebody asks why a job hangs.
-RECORD: collections.deque[Row] = collections.deque(maxlen=2000)
+RECORD: collections.deque[Row] = collections.deque(maxlen=2000 if is_recording(os.environ) else 0)
 
 
 def noted(group: str, number: int, name: str, outputs: Tensors) -> Row:

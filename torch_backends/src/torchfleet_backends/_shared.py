@@ -56,7 +56,7 @@ def gather_texts(store: dist.Store, rank: int, size: int, own: str) -> list[str]
 def create(options: Any, _backend_options: object = None) -> Any:
     """Return a c10d backend for torch.distributed. BackendError if a rank has another torch than it was built for."""
     found, rank, size = module(), int(options.group_rank), int(options.group_size)
-    allow_shared_buckets(is_world=not options.global_ranks_in_group)
+    allow_shared_buckets()
     store = dist.PrefixStore("shm", options.store)
     own = f"{own_torch()}\n{PROTOCOL}\n{own_node(rank)}"
     told = [text.split("\n") for text in gather_texts(store, rank, size, own)]

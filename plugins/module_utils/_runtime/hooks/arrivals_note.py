@@ -38,7 +38,8 @@ FILE_BYTES = 4 << 20
 KINDS_MOST = 500  # of collectives in a line: operation and sizes
 NAME_MOST = 100  # characters
 LOCK_SECONDS = 1.0  # for a read to be over when the program leaves
-RING_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RING_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # PyTorch reads the first that is set
+RING_DEFAULT = "2000"  # PyTorch's
 
 # An entry of torch's JSON, whose names are in the order of the alphabet. json.loads() would make so many objects that
 # Python's collector looks through all of the program's, which takes longer than all the rest.
@@ -179,6 +180,12 @@ class Arrivals:
             self.written += os.write(opened, line)
         finally:
             os.close(opened)
+
+
+def ask_for_record() -> None:
+    """Have the backends of ours record their collectives too, unless the user has decided about flight recorders."""
+    if not any(name in os.environ for name in RING_VARIABLES):
+        os.environ[RING_VARIABLES[0]] = RING_DEFAULT
 
 
 def ring_size() -> int:

@@ -109,7 +109,9 @@ def _watch(pid: str, directory: str) -> None:
     look.listen_for_looks(directory)
     if pid == str(os.getpid()):
         watch = importlib.import_module("_torchfleet_group_note").Watch
-        arrivals = importlib.import_module("_torchfleet_arrivals_note").Arrivals(directory)
+        note = importlib.import_module("_torchfleet_arrivals_note")
+        note.ask_for_record()
+        arrivals = note.Arrivals(directory)
         profile = _profile(directory)
 
         def at_first() -> None:
