@@ -12,7 +12,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -62,18 +62,19 @@ class Communicator(Protocol):
         """Release this rank's resources."""
 
 
-def is_recording(environ: Mapping[str, str]) -> bool:
-    """Whether a record is wanted, as record.cpp reads it."""
-    given = environ.get("TORCH_FR_BUFFER_SIZE", environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE", ""))
+# The last collectives of all groups, in the form of PyTorch's flight recorder: read when somebody asks why a job hangs.
+RECORD: collections.deque[Row] = collections.deque(maxlen=2000)
+
+
+@functools.cache
+def is_recording() -> bool:
+    """Whether the record is wanted, as it was when this was first asked; record.cpp does the same."""
+    given = os.environ.get("TORCH_FR_BUFFER_SIZE", os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE", ""))
     return given.isdecimal() and int(given) > 0
 
 
-# The last collectives of all groups, in the form of PyTorch's flight recorder: read when somebody asks why a job hangs.
-RECORD: collections.deque[Row] = collections.deque(maxlen=2000 if is_recording(os.environ) else 0)
-
-
 def noted(group: str, number: int, name: str, outputs: Tensors) -> Row:
-    """Note in the record that a collective was entered, and return its row."""
+    """Return the row of a collective that is entered, and note it in the record if that is wanted."""
     size, elements = 0, 0
     types: dict[torch.dtype, None] = {}
     for tensor in outputs:
@@ -90,7 +91,8 @@ def noted(group: str, number: int, name: str, outputs: Tensors) -> Row:
         "output_sizes": [[elements]],
         "output_dtypes": list(types),
     }
-    RECORD.append(row)
+    if is_recording():
+        RECORD.append(row)
     return row
 
 
