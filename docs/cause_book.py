@@ -42,7 +42,7 @@ def page() -> str:
 def section(chapter: dict[str, Any]) -> str:
     """Return the part of one symptom."""
     rows = "".join(row(entry) for entry in chapter["causes"])
-    return f"\n## {chapter['symptom']}\n\n| you see | cause | mend | id, source |\n|---|---|---|---|\n{rows}"
+    return f"\n## {chapter['symptom']}\n\n| you see | cause | fix | id, source |\n|---|---|---|---|\n{rows}"
 
 
 def row(entry: dict[str, Any]) -> str:

@@ -40,8 +40,8 @@ environment and closed descriptors. A cell is in order if
 - the bystanders live: on n1 and n2 a process of the same user that looks like a rank, and another job of that user, in
   another home, with its own supervisor, guard, launcher and ranks; under Slurm also two Slurm jobs;
 - state, exit status, host and rank of the first failure, and the [cause](causes.md), are the true ones;
-- what ranks had flushed is home, line by line and in order (but after a power cut and on a full disk, where only the
-  order is);
+- all that ranks had flushed is in the run directory, line by line and in order; after a power cut or on a full disk
+  lines may be missing at the end;
 - Slurm has nothing left of the job {queue:.0f} seconds later, or when `clean.yml` is over, where that has to end it;
 - the next job starts at once, before anybody has cleaned up, and succeeds.
 
@@ -51,8 +51,8 @@ make faults FAULTS='--row cut-n2 power-n1 --launcher mpich --again'
 make faults FAULTS='--list'                               # --red: those that were wrong; --keep: the nodes stay
 ```
 
-Under `srun` and `sbatch` the daemon on a node is its `slurmstepd`. Those nodes have Slurm 22.05, and one user and one
-home, for it wants that; the nodes of the other launchers differ in both.
+Under `srun` and `sbatch` the daemon on a node is its `slurmstepd`. Those nodes have Slurm 22.05, with the same user
+and the same home on all nodes, as Slurm requires; under the other launchers nodes differ in both.
 
 Some of it is in `make test` (`tests/lab/test_across_faults.py`). How jobs end, in words: [how a job
 ends](how-a-job-ends.md).

@@ -125,7 +125,7 @@ class ActionModule(OnNode):
             raise InputError("container_image", setting.image, f"{self.node} has no such image; {SOURCES}")
         if seen["engine"] not in setting.fitting:
             raise InputError(
-                f"answer of {self.node}", seen["engine"], "no such engine was looked for: look at that node"
+                f"answer of {self.node}", seen["engine"], "the controller did not ask for this engine: check that node"
             )
         if self.given["sha256"] and form_of(setting.image) == DIRECTORY and seen["engine"] not in UNPACK:
             raise InputError("container_archive", self.given["archive"], f"{self.node} has no ch-run; {UNPACKED}")

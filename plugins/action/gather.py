@@ -86,7 +86,7 @@ class ActionModule(Action):
             return str(error)
         run["run_dir"] = str(run_dir)
         if is_fetched(run_dir):
-            return self.forget(run, f"was home already; run: {run_dir}")
+            return self.forget(run, f"was already fetched; run: {run_dir}")
         try:
             if not self._task.check_mode:
                 run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

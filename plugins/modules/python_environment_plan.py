@@ -13,7 +13,7 @@ description:
   - Takes what M(torchfleet.cluster.python_environment) with O(torchfleet.cluster.python_environment#module:state=look)
     saw on every machine. Machines of one kind get one environment, made once; a machine with nobody of its kind makes
     its own, and so do all if nobody can send, for want of the SSH mesh (P(torchfleet.cluster.ssh_mesh#role)).
-  - Of the machines of a kind those keep what they have that have what most have.
+  - Among machines of one kind, those that have the most common environment keep it, and the others receive a copy.
   - Delegate it to the first host of group C(head). If that host is not among the machines of the play, it is asked
     whether it reaches them; one that cannot be asked does not.
   - This module has a corresponding action plugin and runs on the controller.

@@ -167,7 +167,7 @@ CASES = (
     Case(
         "does_not_leave",
         "hangs at exit: a thread that does not end",
-        ["{c} is at its end, but for a thread at {own_code}", "over, with exit status 0"],
+        ["{c} is waiting at exit for a thread at {own_code}", "finished with exit status 0"],
         ends=True,
     ),
     Case(

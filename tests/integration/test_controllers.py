@@ -77,7 +77,7 @@ def test_a_run_that_is_home_is_not_fetched_again(fleet: Fleet) -> None:
     for check in (True, False):
         cleaned = fleet.play("clean.yml", check=check)
         assert cleaned.rc == 0, cleaned.stdout
-        assert "job home lost; was home already" in cleaned.stdout
+        assert "job home lost; was already fetched" in cleaned.stdout
         assert (there / "fetched").exists() is not check
     assert (played.run_dir / "result.json").read_bytes() == before
-    assert "was home already" not in fleet.play("clean.yml").stdout
+    assert "was already fetched" not in fleet.play("clean.yml").stdout

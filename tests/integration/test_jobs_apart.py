@@ -213,7 +213,7 @@ def test_a_data_set_is_laid_on_both_nodes_once(two: TwoNodes) -> None:
     (data / "labels.txt").write_text("two")
     given = {"workload": str(script), "data": str(data)}
     checked = plain(two.play(check=True, **given).stdout)
-    assert f"data {data}: 2 files, 6 bytes, to be laid on n1 n2:" in checked and "TORCHFLEET_DATA=" in checked
+    assert f"data {data}: 2 files, 6 bytes, to be copied to n1 n2:" in checked and "TORCHFLEET_DATA=" in checked
     assert not list(two.root.glob("home*/data"))
     played = two.train(**given)
     for rank, name in enumerate(("n1", "n2")):

@@ -45,7 +45,7 @@ SAID = {
     f"{place('threading.Event().wait()')} ({place('for batch in')}){WAIT}",
     "is_stopped": f"rank 1 on localhost is stopped by a signal (state T){WAIT}",
     "holds_the_gil": f"rank 1 on localhost is computing at __init__.py:N in match ({place('re.match')}){WAIT}",
-    "becomes_another_program": "rank 1 on localhost is running `sleep 1000`, which is no Python that can be asked, in "
+    "becomes_another_program": "rank 1 on localhost is running `sleep 1000`, which has no Python stack to read, in "
     f"hrtimer_nanosleep{WAIT}",
     "broadcasts": f"{SIDES} broadcast #N at {place('dist.broadcast(values, 0)')}; "
     f"ranks 0,2 on localhost in barrier #N at {place('dist.barrier()')}",

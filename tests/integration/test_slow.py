@@ -63,4 +63,4 @@ def test_nobody_is_named_where_ranks_are_slow_in_turn(fleet: Fleet) -> None:
     skew = played.result["skew"]
     assert (skew["code"], skew["rank"], skew["sentence"]) == ("no_straggler", None, "")
     assert skew["collectives"] >= STEPS and all(row["cost"] > 0.3 * STEPS * SECONDS for row in skew["ranks"])
-    assert "profile: none came of rank 1: " in played.stdout and "the others waited" not in played.stdout
+    assert "profile: none from rank 1: " in played.stdout and "the others waited" not in played.stdout

@@ -135,7 +135,7 @@ def test_a_data_set_is_laid_on_all_nodes_once(cluster: Cluster, tmp_path: Path) 
     cluster.lab.root("n2", "sh", "-c", f"chmod u+w {path}; printf damaged > {path}")
     mended = cluster.train(**given)
     read_by_all(mended, files)
-    assert "to be laid on n2: " in mended.output and "copied in" in mended.output
+    assert "to be copied to n2: " in mended.output and "copied in" in mended.output
     assert ", 0 bytes were sent from here" in mended.output  # the head has it
 
 

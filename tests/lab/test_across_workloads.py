@@ -119,7 +119,7 @@ def test_it_trains_on_the_data_set_of_the_job(
     write(tmp_path)
     words += f" /tmp/{cluster.lab.name}-{workload} --num_epochs 1"
     job = cluster.train(workload=workload, workload_args=words, data=str(tmp_path), **PAIR)
-    assert "to be laid on n1 n2: " in job.output
+    assert "to be copied to n1 n2: " in job.output
     assert re.search(r"(?m)^torchfleet: epoch=1/1 step=2/2 ", job.stdout(0)), job.stdout(0)
 
 

@@ -178,7 +178,7 @@ def test_an_address_that_changed_is_noticed_before_a_job_hangs(small_head: Clust
         for words in (("del", f"{new}/24"), ("add", f"{old}/24")):
             lab.network("n3", "ip", "addr", *words, "dev", "eth1")
     assert job.process.returncode != 0
-    assert f"{old} of n3" in job.output and "the node has it no more" in job.output
+    assert f"{old} of n3" in job.output and "the node no longer has this address" in job.output
     assert not job.run_dir.exists()
     assert re.search(rf"{re.escape(old)} on eth1 is gone; that NIC has .*{re.escape(new)}", verified.output)
     assert "TF-VERIFY-FIREWALL" not in verified.output

@@ -131,5 +131,5 @@ def test_the_refusal_is_that_of_the_survey() -> None:
     told = "job first of alice runs on n2: wait for its end, or take -e nodes=n1"
     assert str(refusal(frame, order)) == f'exclusive: got "true"; {told}'
     shared = str(refusal(frame, {**order, "exclusive": False}))
-    assert shared.startswith('exclusive: got "false"; job first of alice started alone just now (exclusive=true)')
+    assert shared.startswith('exclusive: got "false"; job first of alice has just started with exclusive=true')
     assert str(refusal({"reason": "full", "running": {}}, order)) == 'job: got "second"; full'

@@ -92,9 +92,11 @@ def test_gpus_of_intel_are_the_default_where_torch_has_their_backend(plan_two: P
 def test_gpus_are_not_left_idle_without_a_word(plan_two: Planner, second: dict[str, Any], told: str) -> None:
     first = {"accelerators": NVIDIA, "torch": CUDA}
     (warning,) = plan_two(n1=first, n2=second).warnings
-    idle = "gloo carries this job, which joins no GPUs directly: GPUs are idle unless the program takes them itself"
+    idle = (
+        "this job uses gloo, which does not connect GPUs directly: GPUs are idle unless the program takes them itself"
+    )
     assert warning.startswith(f"{idle} (n1 has") and told in warning
-    assert "-e backend=gloo says that this is meant" in warning
+    assert "give -e backend=gloo if this is intended" in warning
     assert plan_two(n1=first, n2=second, backend="gloo").warnings == ()
 
 

@@ -115,11 +115,21 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("image", "folder", "archive", "said"),
     [
         ("/i/train", "project", "a.tar", r"/i/train is a path, and what is built has a name: train:1"),
-        ("train:1", "project", "", r"where is its archive to be\? -e container_archive=train.tar"),
+        ("train:1", "project", "", r"say where to write the image: -e container_archive=train.tar"),
         ("train:1", "none", "a.tar", r"there is no Containerfile and no Dockerfile: give a folder with one"),
         ("train:1", "project", "project/Dockerfile", r"written over, but it is no archive of an image: name another"),
-        ("train:1", "project", "project/out/a.tar", r"is in .*project, so each build may take .*: give a path outside"),
-        ("train:1", "project", "link/a.tar", r"is in .*project, so each build may take .*: give a path outside of it"),
+        (
+            "train:1",
+            "project",
+            "project/out/a.tar",
+            r"is in .*project, so each build may include .*: give a path outside",
+        ),
+        (
+            "train:1",
+            "project",
+            "link/a.tar",
+            r"is in .*project, so each build may include .*: give a path outside of it",
+        ),
         ("train:1", "project", "other.tar", r"written over, but it holds localhost/other:1: name another file"),
     ],
 )
@@ -391,7 +401,7 @@ def test_an_engine_that_nobody_asked_a_node_for_is_not_used() -> None:
     action.node, action.given = "n1", {"sha256": SUM, "pull": False, "build": "", "archive": "/a.tar"}
     seen = take("n1", "container_image", ANSWER, SEEN)
     action.refuse(parse_container({"container_image": "train:1"}), seen)
-    with pytest.raises(InputError, match=r'answer of n1: got "podman"; no such engine was looked for'):
+    with pytest.raises(InputError, match=r'answer of n1: got "podman"; the controller did not ask for this engine'):
         action.refuse(parse_container({"container_image": "train:1", "container_engine": "docker"}), seen)
 
 

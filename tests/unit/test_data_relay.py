@@ -141,7 +141,7 @@ def test_a_node_that_another_does_not_reach_is_sent_to_by_the_head(four: Fleet) 
 
 def test_a_node_that_cannot_take_it_is_named_before_anything_is_sent(four: Fleet) -> None:
     (four.homes["n4"] / "data").write_text("a file")
-    with pytest.raises(InputError, match=r"cannot be laid: n4: (File exists|Not a directory)"):
+    with pytest.raises(InputError, match=r"cannot be copied to the nodes: n4: (File exists|Not a directory)"):
         four.lay()
     assert not any((four.root_of(name) / "a.bin").exists() for name in four.names)
 
@@ -181,7 +181,7 @@ def test_a_head_that_asks_for_what_is_not_there_is_not_believed(four: Fleet) -> 
             believed_wants("n1", {"kind": "data_wanted", "wanted": wanted, "unreached": [], "reason": ""}, data)
     with pytest.raises(HeadLost):
         believed_wants("n1", {"kind": "beat"}, data)
-    with pytest.raises(InputError, match="cannot be laid: not reached from another node: n9"):
+    with pytest.raises(InputError, match="cannot be copied to the nodes: not reached from another node: n9"):
         believed_wants("n1", {"kind": "data_wanted", "wanted": [], "unreached": ["n9"], "reason": ""}, data)
 
 

@@ -305,7 +305,7 @@ def test_ranks_find_it_by_a_variable(cifar: Path) -> None:
     }
     assert plan.lacking == ("n2",)
     assert plan.data == (
-        f"data {cifar}: 3 files, 1,009 bytes, to be laid on n2: /home/me/.torchfleet/data/{data.name}/files on n1; "
+        f"data {cifar}: 3 files, 1,009 bytes, to be copied to n2: /home/me/.torchfleet/data/{data.name}/files on n1; "
         f"/srv/t/data/{data.name}/files on n2 (TORCHFLEET_DATA)"
     )
     assert plan.data in explain(plan, render(plan))

@@ -87,8 +87,8 @@ OPAQUE = rank(python=False, command="sleep 600", kernel="hrtimer_nanosleep")
         (rank(frame("/usr/lib/python3.11/queue.py", 7, "get"), own(9)), "waiting at queue.py:7 in get (train.py:9)"),
         (rank(state="T"), "is stopped by a signal (state T)"),
         (rank(state="D", kernel="nfs_wait"), "is in disk wait (state D, in nfs_wait)"),
-        (rank(status="ended", rc=0, python=False), "is over, with exit status 0"),
-        (OPAQUE, "is running `sleep 600`, which is no Python that can be asked, in hrtimer_nanosleep"),
+        (rank(status="ended", rc=0, python=False), "is finished with exit status 0"),
+        (OPAQUE, "is running `sleep 600`, which has no Python stack to read, in hrtimer_nanosleep"),
         (rank(*in_call("all_reduce", 8)[:1], own(8), state="T"), "is stopped by a signal"),
     ],
     ids=["own code", "queue", "stopped", "disk", "ended", "no Python", "stopped in a collective"],
@@ -163,8 +163,8 @@ def test_who_does_not_leave_when_all_others_are_done_is_named() -> None:
     found = verdict(OVER, at_its_end(), OVER)
     assert (found.code, found.ranks) == (VerdictCode.BLAMED, [1])
     assert found.sentence == (
-        "rank 1 on n1 is at its end, but for a thread at train.py:40 in uploads; "
-        "ranks 0,2 on n1 are over, with exit status 0"
+        "rank 1 on n1 is waiting at exit for a thread at train.py:40 in uploads; "
+        "ranks 0,2 on n1 are finished with exit status 0"
     )
     assert verdict(OVER, rank(state="T"), OVER).ranks == [1]
 
@@ -174,12 +174,12 @@ def test_who_does_not_leave_is_named_where_the_others_wait_for_it_after_their_pr
     found = verdict(at_its_end(), IN_FINALIZE, IN_FINALIZE)
     assert (found.code, found.ranks) == (VerdictCode.BLAMED, [0])
     assert found.sentence == (
-        "rank 0 on n1 is at its end, but for a thread at train.py:40 in uploads; "
-        "ranks 1-2 on n1 are over, with exit status 0, but for what libraries have to end"
+        "rank 0 on n1 is waiting at exit for a thread at train.py:40 in uploads; "
+        "ranks 1-2 on n1 are finished with exit status 0, while its libraries shut down"
     )
     said = verdict(OVER, at_its_end(), LEAVING).sentence
     assert said.endswith(
-        "rank 0 on n1 is over, with exit status 0; rank 2 on n1 is about to leave, at threading.py:5 in wait"
+        "rank 0 on n1 is finished with exit status 0; rank 2 on n1 is about to leave, at threading.py:5 in wait"
     )
     assert verdict(OVER, at_its_end(), {**IN_FINALIZE, "done": False}).code == VerdictCode.NO_WAIT
 
@@ -187,7 +187,7 @@ def test_who_does_not_leave_is_named_where_the_others_wait_for_it_after_their_pr
 def test_who_has_left_a_collective_out_is_named_also_after_its_program() -> None:
     found = verdict(waiting(), waiting(), IN_FINALIZE)
     assert (found.code, found.ranks) == (VerdictCode.BLAMED, [2])
-    assert found.sentence.startswith("rank 2 on n1 is over, with exit status 0, but for what")
+    assert found.sentence.startswith("rank 2 on n1 is finished with exit status 0, while")
 
 
 @pytest.mark.parametrize(
@@ -286,16 +286,16 @@ def test_different_calls_are_both_shown(ranks: list[dict[str, Any]], smaller: li
         ([waiting(before=15), {**ASLEEP, "moved": True}], "ranks went from collective #15 to #17 in"),
         (
             [waiting(seconds=3.0, longest=4.0), ASLEEP],
-            "ranks wait for 3.0 s, and have waited 4.0 s before",
+            "ranks have waited for 3.0 s, and an earlier wait took 4.0 s",
         ),
-        ([waiting(seconds=4.0, longest=0.0), {**ASLEEP, "wrote": True}], "those that the others wait for are at work"),
+        ([waiting(seconds=4.0, longest=0.0), {**ASLEEP, "wrote": True}], "the ranks that the others wait for are"),
         (
             [waiting(seconds=4.0, longest=1.0), {**ASLEEP, "moved": True, "cpu": 9.0}],
-            "those that the others wait for are at",
+            "the ranks that the others wait for are at",
         ),
         (
             [waiting(seconds=25.0, longest=0.1), {**ASLEEP, "wrote": True}],
-            "those that the others wait for are at",
+            "the ranks that the others wait for are at",
         ),
         ([rank(*in_call("all_reduce", 3), moved=True), ASLEEP], "ranks that wait for others go on"),
     ],
@@ -365,7 +365,7 @@ def test_what_else_there_is() -> None:
     assert (alone.code, alone.ranks) == (VerdictCode.NO_WAIT, [])
     assert alone.sentence == "no rank waits for another; rank 0 on n1 is sleeping or waiting at train.py:40 in load"
     both = verdict(waiting(), ASLEEP, None)
-    assert both.ranks == [1] and both.sentence.endswith("; rank 2 on n1 is unknown: nothing came of it")
+    assert both.ranks == [1] and both.sentence.endswith("; rank 2 on n1 is unknown: no evidence of it arrived")
 
 
 def test_a_rank_that_waits_for_work_is_no_culprit() -> None:

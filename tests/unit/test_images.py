@@ -447,7 +447,7 @@ def test_user_namespaces_that_are_off_are_found(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("engine", ["", "charliecloud", "apptainer"])
 def test_a_node_that_names_another_engine_is_refused(engine: str) -> None:
-    with pytest.raises(InputError, match=r"answer of n2: got .*; no such engine was looked for"):
+    with pytest.raises(InputError, match=r"answer of n2: got .*; the controller did not ask for this engine"):
         plan_of({}, {"engine": engine})
 
 

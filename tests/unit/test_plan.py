@@ -227,7 +227,7 @@ def test_a_job_that_is_to_be_alone_is_refused_beside_another(plan_two: Planner) 
 def test_processors_of_two_architectures_are_refused_and_those_of_one_run(plan_two: Planner) -> None:
     """One program is sent to all nodes. torchrun starts nothing on the head."""
     arm: Any = {"machine": "aarch64"}
-    with pytest.raises(InputError, match=r'nodes: got "n1 x86_64, n2 aarch64"; .*: take nodes of one: -e nodes=n1$'):
+    with pytest.raises(InputError, match=r'nodes: got "n1 x86_64, n2 aarch64"; .*: use one kind: -e nodes=n1$'):
         plan_two(n2=arm)
     assert plan_two(n2=arm, np=2).world_size == 2  # all on n1
     assert plan_two(n1=arm, n2=arm).world_size == 4

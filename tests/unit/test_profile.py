@@ -129,7 +129,7 @@ def test_the_profile_is_told_and_its_traces_lie_in_one_place(tmp_path: Path) -> 
         "     0        10    90        0",
         "     1         5     0       95",
         "profile: profile/rank-N.trace.json.gz of ranks 0,2",
-        "profile: none came of rank 1: no process group of PyTorch, too short a run, or too large a trace",
+        "profile: none from rank 1: no process group of PyTorch, too short a run, or too large a trace",
     ]
     assert (tmp_path / "profile" / "rank-0.trace.json.gz").read_bytes() == b"x"
     jsonschema.validate(told["profile"], {**SCHEMA["properties"]["profile"], "$defs": SCHEMA["$defs"]})

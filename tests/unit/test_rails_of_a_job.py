@@ -52,7 +52,7 @@ def test_libfabric_finds_efa_itself(plan_two: Planner, kind: str, provider: str 
 
 
 def test_a_job_on_a_node_whose_address_changed_is_refused(plan_two: Planner) -> None:
-    with pytest.raises(InputError, match=r'fabric: got "10\.1\.0\.12 of n2"; the node has it no more'):
+    with pytest.raises(InputError, match=r'fabric: got "10\.1\.0\.12 of n2"; the node no longer has this address'):
         plan_two(n2={**facts_with("eth1", "10.1.0.12"), "lost_address": "10.1.0.12"})
 
 

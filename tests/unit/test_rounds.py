@@ -55,13 +55,13 @@ BY = 'restart_by: got "torchrun"; '
         ({"restart_by": "slurm"}, 'restart_by: got "slurm"; choose one of torchfleet, torchrun'),
         (
             {**GIVEN, "rendezvous": "static"},
-            'rendezvous: got "static"; it would start only the ranks of one node again: with restart_by=torchrun '
-            "leave it out (c10d)",
+            'rendezvous: got "static"; with static, agents restart only the ranks of one node: with '
+            "restart_by=torchrun leave it out (c10d)",
         ),
         (
             {**GIVEN, "ports": "24000-24099"},
-            'ports: got "24000-24099"; each start takes a new free port for rank 0, outside these: leave out ports, '
-            "or restart_by",
+            'ports: got "24000-24099"; each start takes a new free port for rank 0, maybe outside these: leave out '
+            "ports, or restart_by",
         ),
         (
             {**GIVEN, "min_nodes": 1},

@@ -162,7 +162,7 @@ def test_what_is_missing_of_a_run_and_what_died_while_leaving_is_told() -> None:
     died = {"rank": 0, "host": "n1", "local_rank": 0, "state": "succeeded", "rc": 134, "signal": 6, "seconds": 1.0}
     told = summary(result(ranks=[{**died, "last_line": ""}]), ["n2: it sent too much"], "/runs/j", 80, None)
     assert "warning: the files of n2: it sent too much; they wait there: ansible-playbook clean.yml" in told
-    assert "rank 0 was done, then died of signal 6 while leaving; it counts as done" in told
+    assert "rank 0 finished, then died of signal 6 at exit; it counts as succeeded" in told
 
 
 def test_a_long_last_line_is_cut_to_the_width_of_the_terminal() -> None:

@@ -117,7 +117,7 @@ def test_a_detached_job_has_no_spares_and_says_so() -> None:
     nodes = Cluster(HEAD, tuple(Node(name, name) for name in ("n1", "n2", "n3", "n4")))
     used = ["n1", "n2"]
     detached = Request("mnist", detach=True, max_restarts=3)
-    told = "detached, so started again on the same nodes: n3 n4 will not replace a lost one"
+    told = "with detach=true the job restarts on the same nodes: n3 n4 will not replace a lost one"
     assert spare_warnings(detached, nodes, used) == [told]
     assert spare_warnings(detached, nodes, ["n1", "n2", "n3", "n4"]) == []
     assert spare_warnings(Request("mnist", detach=True), nodes, used) == []

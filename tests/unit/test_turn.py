@@ -105,7 +105,7 @@ def test_what_the_head_refuses_is_told_in_its_words(head: Head) -> None:
 
 def test_a_head_that_answers_another_question_is_not_believed(head: Head) -> None:
     head.channel.send({"kind": "started"})
-    with pytest.raises(HeadLost, match="it answers another question"):
+    with pytest.raises(HeadLost, match="it does not match the request"):
         Waits(head).take("n1")
 
 

@@ -32,7 +32,7 @@ ADVICE = {
     "InsufficientFreeAddressesInSubnet": "give cluster_subnet with more free addresses",
     "LimitExceededException": "raise the quota in the console (Service Quotas), or remove what is not needed",
     "SecurityGroupLimitExceeded": "raise the quota in the console (Service Quotas, VPC), or remove security groups",
-    "Throttling": "AWS asks to be asked less often: type it again",
+    "Throttling": "AWS throttles requests: run the same command again in a minute",
     "RequestExpired": "log in again, and look at this machine's clock",
     "UnauthorizedOperation": "your user lacks that right: docs/ec2.md lists what is needed",
     "AccessDenied": "your user lacks that right: docs/ec2.md lists what is needed",
@@ -45,7 +45,7 @@ ADVICE = {
     "MaxSpotInstanceCountExceeded": "raise the quota of spot instances, or give -e cluster_spot=false",
     "InsufficientInstanceCapacity": "AWS has none left there: give another type, or cluster_subnet in another zone",
     "SpotMaxPriceTooLow": "give -e cluster_spot=false",
-    "RequestLimitExceeded": "AWS asks to be asked less often: type it again",
+    "RequestLimitExceeded": "AWS throttles requests: run the same command again in a minute",
 }
 
 

@@ -343,7 +343,7 @@ def tell(plan: Plan, files: Files, end: str) -> str:
     """Return the outcome as a line: how many nodes, until when, and what comes next."""
     grace = plan.request.grace_hours
     job = f", or up to {grace} h later while a job runs" if grace else ""
-    lease = f"they end at {end}{job}; the same again lengthens that"
+    lease = f"they end at {end}{job}; run the same command again to extend that"
     return f"{count_of(plan)}; {lease}; then: ansible-playbook -i {files.directory}/hosts.yml setup.yml"
 
 

@@ -64,7 +64,7 @@ def differs(severity: str, title: str, why: str, source: str, mend: str = SETUP)
 
 NOTHING = "nothing to do"
 MIXED = "daemons of different versions do not work together: unknown options, unpack errors, hangs"
-NOTHING_IF_MEANT = "nothing to do if it is meant"
+NOTHING_IF_MEANT = "nothing to do if this is intended"
 FEWER_GBIT = "an all-reduce waits for the slowest rail"
 PROPERTIES: Mapping[str, Property] = {
     "arch": Property(
@@ -163,7 +163,7 @@ PROPERTIES: Mapping[str, Property] = {
             "model of the GPUs",
             "every step waits for the slowest GPU",
             "precaution",
-            "nothing to do if it is meant; else see the findings about GPUs",
+            "nothing to do if this is intended; else see the findings about GPUs",
         ),
         coarse=model_of_gpus,
         fine="error",  # the same model, and another number of them: one is lost

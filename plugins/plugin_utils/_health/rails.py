@@ -22,7 +22,7 @@ from .findings import Finding, Rule, found
 
 FABRIC = "ansible-playbook setup.yml --tags fabric"
 FEWER = "an all-reduce waits for the node with the fewest and the slowest rails"
-SAY_SO = "or say that it is meant so, in the inventory: fabric_rdma: [...]"
+SAY_SO = "or, if this is intended, name the rails in the inventory: fabric_rdma: [...]"
 
 RULES: Mapping[str, Rule] = {
     "TF-RDMA-OFF": Rule(
@@ -75,7 +75,11 @@ RULES: Mapping[str, Rule] = {
         FABRIC,
     ),
     "TF-RDMA-LEFT-OUT": Rule(
-        "info", "RDMA devices that are not used as rails", "it may be meant otherwise", "docs/nics.md", SAY_SO
+        "info",
+        "RDMA devices that are not used as rails",
+        "they may have been left out by mistake",
+        "docs/nics.md",
+        SAY_SO,
     ),
     "TF-RDMA-OTHER": Rule(
         "info",

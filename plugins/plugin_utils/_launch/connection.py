@@ -134,7 +134,7 @@ class Connection:
 
     def other_question(self) -> HeadLost:
         """Return the error for an answer of another kind than what was asked."""
-        return HeadLost(f"invalid answer from head {self.head.name}: it answers another question")
+        return HeadLost(f"invalid answer from head {self.head.name}: it does not match the request")
 
     def answer(
         self, give_up: Callable[[], bool], silence: float = SILENT_SECONDS, work: float = 2 * WORK_SECONDS

@@ -95,13 +95,13 @@ def check_containers(cluster: Cluster, facts: Mapping[str, NodeFacts]) -> None:
             continue
         found = facts[node.name]["container"]
         if found is None:
-            raise InputError("container_image", node.container.image, f"{node.name} did not look at it: try again")
+            raise InputError("container_image", node.container.image, f"{node.name} did not report on it: try again")
         if found["flaw"]:
             why = flaw_of(node.name, node.container, found["engine"], found["flaw"], found["said"])
             raise InputError("container_image", node.container.image, why)
         if found["engine"] not in node.container.fitting:
             raise InputError(
-                f"answer of {node.name}", found["engine"], "no such engine was looked for: look at that node"
+                f"answer of {node.name}", found["engine"], "the controller did not ask for this engine: check that node"
             )
         images[node.name] = found["image"]
     if len(set(images.values())) > 1:

@@ -67,7 +67,7 @@ def lay(
     if answer["kind"] != "data_laid":
         raise session.other_question()
     if answer["reason"]:
-        raise InputError("data", data.path, f"cannot be laid: {answer['reason']}")
+        raise InputError("data", data.path, f"cannot be copied to the nodes: {answer['reason']}")
     channel.send_timeout = usual
     return sent
 
@@ -101,11 +101,11 @@ def send_pieces(session: Session, data: DataSet, numbers: Sequence[int], check: 
 def believed_wants(head: str, answer: FromHead, data: DataSet) -> set[int]:
     """Return the pieces that nodes are missing. InputError if one cannot take them, HeadLost for an odd answer."""
     if answer["kind"] != "data_wanted":
-        raise HeadLost(f"invalid answer from head {head}: it answers another question")
+        raise HeadLost(f"invalid answer from head {head}: it does not match the request")
     unreached = ", ".join(answer["unreached"])
     reason = answer["reason"] or (unreached and f"not reached from another node: {unreached[:500]}")
     if reason:
-        raise InputError("data", data.path, f"cannot be laid: {reason}")
+        raise InputError("data", data.path, f"cannot be copied to the nodes: {reason}")
     try:
         return numbers_in(answer["wanted"], data.manifest.pieces)
     except ValueError as error:

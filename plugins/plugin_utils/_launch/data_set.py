@@ -149,5 +149,5 @@ def line_of(data: DataSet | None, homes: Mapping[str, str], missing: Sequence[st
     for name, home in homes.items():
         where.setdefault(data.path_on(home), []).append(name)
     paths = "; ".join(f"{path} on {fold_names(names)}" for path, names in where.items())
-    sent = f"to be laid on {fold_names(missing)}" if missing else "is there"
+    sent = f"to be copied to {fold_names(missing)}" if missing else "is there"
     return f"data {data.path}: {files}, {data.manifest.bytes:,} bytes, {sent}: {paths} ({VARIABLE})"

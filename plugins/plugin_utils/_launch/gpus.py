@@ -15,7 +15,7 @@ from ansible_collections.torchfleet.cluster.plugins.plugin_utils._input.errors i
 from .backends import BACKENDS, Choice, Workers, can, lacking, vendors
 
 Environment = Mapping[str, Mapping[str, str]]  # what the user gives the ranks of each node
-MEANT = "-e backend=gloo says that this is meant"
+MEANT = "give -e backend=gloo if this is intended"
 # Variables by which a job takes some of the GPUs only, or has AMD's pass for others: what its ranks see is not known.
 CHANGED_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION")
 SHOWN = 12  # targets of one build
@@ -58,7 +58,7 @@ def idle_gpus(
         return
     if backend.source == "default" and BACKENDS[backend.name].device == "cpu":
         gpus = f"GPUs are idle unless the program takes them itself ({counted(facts)})"
-        yield f"gloo carries this job, which joins no GPUs directly: {gpus}: {reason_for_gloo(facts)}"
+        yield f"this job uses gloo, which does not connect GPUs directly: {gpus}: {reason_for_gloo(facts)}"
         return
     for vendor in sorted(vendors(facts)):
         theirs = {host: fact for host, fact in facts.items() if fact["accelerators"].get(vendor)}

@@ -67,7 +67,7 @@ def script_at(address: str, sha256: str | None) -> str:
     except ValueError as error:  # brackets that hold no IPv6 address
         raise InputError("workload", address.rpartition("@")[2], f"it is no address: {error}") from None
     if hide.password or (hide.username and hide.scheme == "https"):
-        raise InputError("workload", f"{hide.scheme}://...", "no password in an address: git has a store for these")
+        raise InputError("workload", f"{hide.scheme}://...", "no password in a URL: use git's credential helper")
     if address.startswith("git+"):
         found = GIT.match(address)
         if not found or sha256:
@@ -175,7 +175,7 @@ def git(url: str, place: Path, *words: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError("workload", url, f"git does not run here, or not to its end: {error}") from None
+        raise InputError("workload", url, f"git cannot be started, or did not end in time: {error}") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise InputError("workload", url, f"git {words[0]}: {([f'status {done.returncode}', *lines])[-1][:200]}")

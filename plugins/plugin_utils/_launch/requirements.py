@@ -144,7 +144,7 @@ def check_processors(cluster: Cluster, workers: Sequence[Node], facts: Mapping[s
     if len(set(kinds.values())) > 1:
         told = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
         alike = ",".join(node.name for node in workers if kinds[node.name] == next(iter(kinds.values())))
-        else_do = f"take nodes of one: -e nodes={alike}" if alike else "take a head of the workers' kind"
+        else_do = f"use one kind: -e nodes={alike}" if alike else "use a head with the workers' architecture"
         raise InputError("nodes", told, f"a job runs on processors of one architecture: {else_do}")
 
 
@@ -192,7 +192,7 @@ def not_alone(jobs: Mapping[tuple[str, str], Sequence[str]], free: Sequence[str]
     (job_id, owner), hosts = next(iter(jobs.items()))
     names = ",".join(free)
     else_do = f"or take -e nodes={names}" if free else f"or end it: ansible-playbook clean.yml -e job_id={job_id}"
-    runs = "runs" if exclusive else "started alone just now (exclusive=true), and runs"
+    runs = "runs" if exclusive else "has just started with exclusive=true"
     why = f"job {job_id} of {owner} {runs} on {', '.join(hosts)}: wait for its end, {else_do}"
     return InputError("exclusive", "true" if exclusive else "false", why)
 
@@ -231,7 +231,7 @@ def check_addresses(names: Collection[str], facts: Mapping[str, NodeFacts]) -> N
     if lost:
         told = ", ".join(f"{address} of {name}" for name, address in lost.items())
         again = "ansible-playbook setup.yml --tags ssh_mesh,fabric,hostfile"
-        raise InputError("fabric", told, f"the node has it no more, after a reboot or by DHCP: {again}")
+        raise InputError("fabric", told, f"the node no longer has this address (reboot or DHCP): {again}")
 
 
 def check_nics(
@@ -268,7 +268,7 @@ def why_not(nic: str, fact: NodeFacts, several: bool) -> str:
     if not fabric or nic == fabric["nic"] or not rows:
         return ""
     if not all(row.get("code") for row in rows):
-        return f"an earlier version noted that {nic} was rejected, but not in a way that can be used: {FABRIC}"
+        return f"fabric.json is of an earlier version, without the code for why {nic} was rejected: {FABRIC}"
     flaws = [row["reason"] for row in rows if row["code"] not in WITHOUT_FLAW]
     return f"role fabric rejected {nic} ({flaws[0]})" if len(flaws) == len(rows) else ""
 

@@ -30,10 +30,10 @@ def parse_restart_by(given: Mapping[str, object], max_restarts: int) -> str:
     if not max_restarts:
         raise InputError("restart_by", by, "say how often: add -e max_restarts=10")
     if given.get("rendezvous") not in (None, "c10d"):
-        reason = "it would start only the ranks of one node again: with restart_by=torchrun leave it out (c10d)"
+        reason = "with static, agents restart only the ranks of one node: with restart_by=torchrun leave it out (c10d)"
         raise InputError("rendezvous", given["rendezvous"], reason)
     if given.get("ports") is not None:
-        reason = "each start takes a new free port for rank 0, outside these: leave out ports, or restart_by"
+        reason = "each start takes a new free port for rank 0, maybe outside these: leave out ports, or restart_by"
         raise InputError("ports", given["ports"], reason)
     if given.get("min_nodes") is not None:
         why = "with restart_by=torchrun ranks restart on the same nodes: leave one out"

@@ -86,8 +86,8 @@ def spare_warnings(request: Request, cluster: Cluster, used: Sequence[str]) -> l
             f"again on the same nodes; leave them out, or leave out {by_whom[1]}"
         )
         raise InputError("nodes", ",".join(free), reason)
-    why = "detached" if request.detach else "restart_by=torchrun"
-    return [f"{why}, so started again on the same nodes: {fold_names(free)} will not replace a lost one"]
+    why = "detach=true" if request.detach else "restart_by=torchrun"
+    return [f"with {why} the job restarts on the same nodes: {fold_names(free)} will not replace a lost one"]
 
 
 def in_places(hosts: Sequence[str], usable: Sequence[Node], facts: Mapping[str, NodeFacts]) -> list[Node]:

@@ -245,7 +245,7 @@ def summary(
     for row in result["ranks"]:
         if row["state"] == "succeeded" and row["rc"]:
             lines.append(
-                f"rank {row['rank']} was done, then died of signal {row['signal']} while leaving; it counts as done"
+                f"rank {row['rank']} finished, then died of signal {row['signal']} at exit; it counts as succeeded"
             )
     lines += usage_lines(result["usage"])
     lines += leftover_lines(result["leftovers"])

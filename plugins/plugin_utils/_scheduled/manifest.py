@@ -117,7 +117,7 @@ def queue(pods: PodRequest, suspend: Path) -> list[Field]:
     reason = "pod_queue: Kueue starts all pods of the job or none"
     return [
         Field(("metadata", "labels", "kueue.x-k8s.io/queue-name"), pods.queue, reason, "user"),
-        Field(suspend, True, "Kueue takes it back when there is room"),
+        Field(suspend, True, "Kueue sets it to false when there is room"),
     ]
 
 
@@ -310,7 +310,7 @@ def lease_config_of(plan: LaunchPlan) -> Thing:
     """Return the ConfigMap of the lease: small, for each change of it goes to every machine with a pod of the job."""
     name = lease_of(name_of(plan.job_id))
     fields = [*kind_of("v1", "ConfigMap", "the pods end when their controller is gone"), *metadata(plan, name)]
-    fields.append(Field(("data", RENEWED), "", f"the controller writes the time here, {plan.lease:g} s hold it"))
+    fields.append(Field(("data", RENEWED), "", f"the controller renews this time within every {plan.lease:g} s"))
     return Thing("ConfigMap", name, tuple(fields))
 
 

@@ -93,7 +93,7 @@ def slow_lines(result: MeasuredResult) -> list[str]:
     lines += table(profile["budget"])
     lines += [f"profile: {FOLDER}/rank-N.trace.json.gz of {named(profile['traces'])}"] if profile["traces"] else []
     why = "no process group of PyTorch, too short a run, or too large a trace"
-    return lines + ([f"profile: none came of {named(profile['missing'])}: {why}"] if profile["missing"] else [])
+    return lines + ([f"profile: none from {named(profile['missing'])}: {why}"] if profile["missing"] else [])
 
 
 def named(ranks: list[int]) -> str:

@@ -62,7 +62,7 @@ def wanted_build(image: str, folder: str, archive: str) -> Build | None:
     if form_of(image) != NAMED:
         raise InputError("container_build", folder, f"{image} is a path, and what is built has a name: train:1")
     if not archive:
-        raise InputError("container_build", folder, "where is its archive to be? -e container_archive=train.tar")
+        raise InputError("container_build", folder, "say where to write the image: -e container_archive=train.tar")
     if not any((path / name).is_file() for name in RECIPES):
         raise InputError("container_build", folder, f"there is no {' and no '.join(RECIPES)}: give a folder with one")
     builder = next((name for name in BUILDERS if shutil.which(name)), "")
@@ -74,7 +74,7 @@ def wanted_build(image: str, folder: str, archive: str) -> Build | None:
         what = f"it holds {', '.join(held.names)[:200]}" if held.names else "it is no archive of an image"
         raise InputError("container_archive", archive, f"it would be written over, but {what}: name another file")
     if kept.resolve().is_relative_to(path.resolve()):
-        where = f"it is in {folder}, so each build may take the last one's archive in: give a path outside of it"
+        where = f"it is in {folder}, so each build may include the last archive: give a path outside of it"
         raise InputError("container_archive", archive, where)
     return Build(builder, image, path, kept)
 

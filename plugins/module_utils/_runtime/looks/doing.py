@@ -81,9 +81,9 @@ def classify(found: Mapping[int, Evidence]) -> Doings:
 def doing_of(row: Evidence) -> Doing:
     """Return what a rank does, by all but the flight recorder."""
     if row["status"] == ENDED:
-        return Doing(GONE, f"over, with exit status {row['rc']}", "")
+        return Doing(GONE, f"finished with exit status {row['rc']}", "")
     if row["status"] == ABSENT:
-        return Doing(SILENT, "without a process that is known", "")
+        return Doing(SILENT, "missing: no process of it is known", "")
     if row["state"] in ("T", "t"):
         return Doing(STOPPED, "stopped by a signal (state T)", "")
     return by_stack(row, row["threads"][0]) if row["threads"] else without_stack(row)
@@ -115,7 +115,7 @@ def by_threads_at_end(threads: Sequence[Sequence[Frame]]) -> Doing | None:
     left = next((frames for frames in threads[1:] if has_own(frames)), None)
     if left and waits_for(main, AT_EXIT):
         thread = f"{where(left[0])} in {left[0]['function']}"
-        return Doing(SLEEPS, f"at its end, but for a thread at {thread}", place_of(left))
+        return Doing(SLEEPS, f"waiting at exit for a thread at {thread}", place_of(left))
     in_module = len(main) >= FRAMES_MOST or any(frame["function"] == "<module>" for frame in main)
     if in_module or any(map(has_own, threads)):
         return None
@@ -127,14 +127,14 @@ def without_stack(row: Evidence) -> Doing:
     if row["state"] == "D":
         return Doing(SLEEPS, f"in disk wait (state D, in {row['kernel'] or 'the kernel'})", "")
     if row["done"]:
-        return Doing(LEAVES, "over, with exit status 0, but for what libraries have to end", "")
+        return Doing(LEAVES, "finished with exit status 0, while its libraries shut down", "")
     if row["python"] and is_busy(row):
-        return Doing(COMPUTES, f"computing, where is not known (pid {row['pid']})", "")
+        return Doing(COMPUTES, f"computing at an unknown place (pid {row['pid']})", "")
     if row["python"]:
         return Doing(SILENT, f"silent: no answer came (pid {row['pid']}, state {row['state']})", "")
     commands = [worker["command"] for worker in row["workers"]] or [row["command"]]
     inside = f", in {row['kernel']}" if row["kernel"] else ""
-    return Doing(OPAQUE, f"running `{commands[-1][:80]}`, which is no Python that can be asked{inside}", "")
+    return Doing(OPAQUE, f"running `{commands[-1][:80]}`, which has no Python stack to read{inside}", "")
 
 
 def doing_words(row: Evidence, main: Sequence[Frame], busy: bool) -> str:

@@ -66,7 +66,7 @@ def judge(evidence: Collection[Evidence], placement: Mapping[int, str]) -> Verdi
     found = {row["rank"]: row for row in evidence if placement.get(row["rank"]) == row["host"]}
     doings = classify(found)
     for rank in placement:
-        doings.setdefault(rank, Doing(SILENT, "unknown: nothing came of it", ""))
+        doings.setdefault(rank, Doing(SILENT, "unknown: no evidence of it arrived", ""))
     told = Teller(doings, placement)
     waiting = of_kind(doings, WAITS)
     culprits = culprits_of(doings) if waiting else []
@@ -175,12 +175,12 @@ def what_moves(found: Mapping[int, Evidence], doings: Doings, culprits: Sequence
         pause = max(pauses, key=lambda group: group["seconds"])
         seconds, longest = pause["seconds"], pause["longest"]
         if seconds <= longest and not of_kind(doings, STOPPED, GONE):
-            return f"ranks wait for {seconds:.1f} s, and have waited {longest:.1f} s before"
+            return f"ranks have waited for {seconds:.1f} s, and an earlier wait took {longest:.1f} s"
         if seconds > max(OVERDUE * longest, OVERDUE_SECONDS):
             return ""
     candidates = [rank for rank in culprits if doings[rank].kind in AT_WORK]
     at_work = any(works(found[rank], bool(pauses)) for rank in candidates)
-    return "those that the others wait for are at work, their stacks or their output change" if at_work else ""
+    return "the ranks that the others wait for are at work: their stacks or their output change" if at_work else ""
 
 
 def works(row: Evidence, recorded: bool) -> bool:
