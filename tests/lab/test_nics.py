@@ -256,7 +256,7 @@ def test_two_usable_networks(nodes: Nodes) -> None:
 
 def test_a_slow_link(nodes: Nodes) -> None:
     nodes.do(FIRST_IS_WORSE)
-    nodes.do("tc qdisc replace dev eth1 root tbf rate 200mbit burst 128kb latency 100ms", "n2")
+    nodes.do("tc qdisc replace dev eth1 root tbf rate 20mbit burst 32kb latency 100ms", "n2")
     nodes.take("eth0")
     assert "faster, as measured" in nodes.reason("n1", nodes.addresses["n1"]["eth1"])
 

@@ -30,7 +30,7 @@ from .head.audience import Audience
 from .head.head_follower import HeadFollower
 from .head.look_job import look_on_all
 from .head.planned_nodes import OWN
-from .head.restarting import run_job
+from .head.restarting import run_attempts
 from .node_job.node_job import NodeJob
 from .nodes.alone import NotAlone
 from .nodes.remote_node import ANSWER_SECONDS, RemoteNode, in_parallel
@@ -257,7 +257,7 @@ class Supervisor:
                 return
             refused = self.desk.refusal() if waits else None
             audience, rule = Audience(self.channel, detached), frame.get("restart") if detached else None
-            refused = refused or run_job(self, frame["order"], audience, self.desk.leave, rule)
+            refused = refused or run_attempts(self, frame["order"], audience, self.desk.leave, rule)
             if refused:
                 self.desk.leave()
                 self.channel.send(refused)

@@ -11,7 +11,7 @@ import signal
 from typing import Collection, Iterable, Mapping, NamedTuple
 
 from ..looks.hang import Verdict
-from ..ranks.rank_record import cause_of, ended_at, rank_state
+from ..ranks.rank_record import ended_at, how_it_failed, rank_state
 from ..types import reasons
 from ..types.orders import JobOrder
 from ..types.reasons import BY_ITSELF, BatchEnd, EndReason, FinalState, RankError
@@ -182,7 +182,7 @@ def first_failure(
         return None
     if blamed is not None and state == "failed":
         row = next(row for row in rows if row["rank"] == blamed)
-        return failure_of_rank(order, row, cause_of(records[blamed]), last_lines[blamed][0])
+        return failure_of_rank(order, row, how_it_failed(records[blamed]), last_lines[blamed][0])
     where = end.get("host") or order["head"] if end else ""
     of_a_rank = any(row["host"] == where for row in rows)  # not of a head that only launches: no worker is to blame
     waited = end is not None and end["reason"] in (EndReason.TIMED_OUT, EndReason.HUNG)

@@ -33,10 +33,13 @@ from .result import unfinished
 LOOK_SECONDS = 0.5  # between two looks for somebody who ends the job
 
 
-def run_job(
+def run_attempts(
     head: Head, run_order: RunOrder, audience: Audience, staged: Callable[[], None], rule: Rule | None = None
 ) -> Refused | None:
-    """Run a job to its end, and call `staged` when all nodes have it. Return why it is refused, if it is."""
+    """Run a job to the end of its last attempt: of the only one without a rule. Return why it is refused, if it is.
+
+    `staged`: called when all nodes have the first one.
+    """
     job = start_job(head, run_order, audience)
     if not isinstance(job, HeadJob):
         return job

@@ -20,7 +20,7 @@ from ..basics.job_directory import JobDir, remove
 from ..head.audience import Audience
 from ..head.head_job import order_of
 from ..head.planned_nodes import Difference, Head, PlannedNodes
-from ..head.restarting import run_job, text_of
+from ..head.restarting import run_attempts, text_of
 from ..head.result import write_result
 from ..node_job.node_job import private_directory
 from ..nodes.leftovers import PRIVATE
@@ -66,7 +66,7 @@ class WaitingJob:
             reason = self.wait(self.enter_again(again) if again else self.enter())
             if reason and self.head.signalled and self.stays():
                 return
-            refused = None if reason else run_job(self.head, self.run_order, self.audience, self.leave, self.rule)
+            refused = None if reason else run_attempts(self.head, self.run_order, self.audience, self.leave, self.rule)
         except (OSError, ValueError) as error:
             reason, refused = None, protocol.Refused(kind="refused", reason=f"cannot wait in the queue: {error}")
         if refused and not self.waited:

@@ -123,7 +123,7 @@ def ended_at(record: RankRecord) -> float:
     return float(record.get("ended", 0.0))
 
 
-def cause_of(record: RankRecord | None) -> str:
+def how_it_failed(record: RankRecord | None) -> str:
     """Return how a rank failed in a few words."""
     if record is None:
         return "never started"
