@@ -44,7 +44,7 @@ def came(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Came:
     def play(launcher: str, ranks: int, backend: str, environment: Environment) -> list[dict[str, str]]:
         place = tmp_path_factory.mktemp("ranks")
         try:
-            done = run(launcher, ranks, RANKS, backend, place, **dict(environment))
+            done = run(launcher, ranks, RANKS, backend, place, TORCH_FR_BUFFER_SIZE="2000", **dict(environment))
             end = done.stdout + done.stderr if done.returncode else ""
         except subprocess.TimeoutExpired as error:
             end = str(error)

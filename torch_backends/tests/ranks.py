@@ -24,7 +24,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-os.environ["TORCH_FR_BUFFER_SIZE"] = "2000"  # before the first group: the record is wanted
 CHECKS: dict[str, Callable[[], None]] = {}
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -417,7 +416,10 @@ def barriers() -> None:
 
 @check
 def what_was_entered_is_recorded() -> None:
-    """In the form of PyTorch's flight recorder, with the same number on all ranks of a group."""
+    """In the form of PyTorch's flight recorder, with the same number on all ranks of a group.
+
+    TORCH_FR_BUFFER_SIZE asks for it; in a job of train.yml each rank has it.
+    """
     from torchfleet_backends import recorded
 
     group = dist.new_group(list(range(size())))
