@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -22,6 +23,25 @@ def test_an_mpi_is_told_of_the_libfabric_beside_it(tmp_path: Path) -> None:
     (tmp_path / "libfabric.so.1").touch()
     told = package.beside(library)
     assert told == {"I_MPI_OFI_LIBRARY": str(tmp_path / "libfabric.so.1"), "FI_PROVIDER_PATH": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "given", "after"),
+    [
+        (False, {}, {"DDP_DISABLE_COMM_MEM": "0"}),
+        (True, {}, {}),
+        (False, {"DDP_DISABLE_COMM_MEM": "1"}, {"DDP_DISABLE_COMM_MEM": "1"}),
+    ],
+    ids=["none", "accelerator", "user"],
+)
+def test_ddp_asks_for_memory_only_where_no_other_backend_gives_any(
+    monkeypatch: pytest.MonkeyPatch, accelerator: bool, given: dict[str, str], after: dict[str, str]
+) -> None:
+    torch = SimpleNamespace(accelerator=SimpleNamespace(is_available=lambda: accelerator))
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "environ", dict(given))
+    load(SOURCE).allow_shared_buckets()
+    assert os.environ == after
 
 
 # --- what cannot work is refused, with what to do -------------------------------------------------------------------
