@@ -68,3 +68,11 @@ def test_all_is_as_in_plain_python(hook: Path, tmp_path: Path, program: str) -> 
     note = tmp_path / "exit"
     assert run(program, {"PYTHONPATH": str(hook), "NOTE": str(note)}) == run(program, {})
     assert (note.read_text() if note.exists() else None) == PROGRAMS[program]
+
+
+def test_a_rank_is_asked_to_record_its_collectives(hook: Path, tmp_path: Path) -> None:
+    """By what PyTorch's flight recorder reads, with PyTorch's default; what the user gives stays."""
+    program = "import os\nprint(os.environ.get('TORCH_FR_BUFFER_SIZE'))"
+    rank = {"PYTHONPATH": str(hook), "NOTE": str(tmp_path / "exit")}
+    assert run(program, rank) == (0, "2000\n", "")
+    assert run(program, {**rank, "TORCH_FR_BUFFER_SIZE": "0"}) == (0, "0\n", "")
