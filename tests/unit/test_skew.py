@@ -134,14 +134,22 @@ def test_a_rank_that_costs_next_to_nothing_is_not_named(tmp_path: Path) -> None:
     assert found and (found["code"], found["sentence"]) == (SkewCode.NOBODY, "")
 
 
-def test_a_few_long_delays_name_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("late", "verdict"),
+    [(0.0, (SkewCode.NOBODY, None)), (0.04, (SkewCode.RANK, 2))],
+    ids=["nobody is slow", "a rank is slow"],
+)
+def test_a_few_long_delays_name_nobody_and_hide_nobody(
+    tmp_path: Path, late: float, verdict: tuple[SkewCode, int | None]
+) -> None:
     """Such as a checkpoint that rank 0 writes."""
     for rank in range(4):
         pause = [5.0 * ((n + (rank == 0)) // 50) for n in range(100)]  # rank 0 is 5 s late twice
-        write(tmp_path, rank, [T + n * STEP + pause[n] for n in range(100)])
+        slow = late if rank == 2 else 0.0
+        write(tmp_path, rank, [T + n * (STEP + late) + pause[n] + slow for n in range(100)])
     result: Any = {"ranks": [{"rank": rank, "host": "n1"} for rank in range(4)], "seconds": 20.0}
     found = skew_of(result, tmp_path)
-    assert found and found["code"] == SkewCode.NOBODY
+    assert found and (found["code"], found["rank"]) == verdict
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ longest delay counts: the buckets of DistributedDataParallel are on their way at
 next ones late. What is within the uncertainty of the clocks counts for nothing. So the cost is at least that.
 
 A rank is named only if it clearly is the one: it cost most of what all cost together, and it did so often. A single
-long delay (the start, a checkpoint) names nobody. Where no rank is, the nodes are compared in the same way.
+long delay (the start, a checkpoint) names nobody, and hides nobody. Where no rank is, the nodes are compared in the
+same way.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ OFTEN = 0.1  # of all collectives
 MOST_OF_IT = 0.75  # of what all cost together
 WORTH = 0.03  # of the time
 OUTLIER = 5  # times the median of the delays: what is longer counts for no more than that when one is chosen
+FEW = 5  # delays have no median of their own: that of all delays is taken
 PERIOD_MOST = 64  # collectives of one step
 ALIKE = 0.95  # of the collectives that a period explains
 
@@ -72,10 +74,10 @@ class Share:
         """Return the median of its delays."""
         return median(self.late) if self.late else 0.0
 
-    @property
-    def usual(self) -> float:
-        """Return what it would cost without outliers."""
-        return min(length(self.cost), sum(min(end - begin, OUTLIER * self.middle) for begin, end in self.cost))
+    def usual(self, middle_of_all: float) -> float:
+        """Return what it would cost without outliers. `middle_of_all`: the median of all delays, of all ranks."""
+        most = OUTLIER * (self.middle if len(self.late) >= FEW else middle_of_all)
+        return min(length(self.cost), sum(min(end - begin, most) for begin, end in self.cost))
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,9 @@ def length(intervals: Iterable[Interval]) -> float:
 
 def straggler(found: Mapping[Unit, Share], collectives: int, seconds: float) -> Unit | None:
     """Return the one that is to be named, None if it is not clear."""
-    cost = {unit: share.usual for unit, share in found.items()}
+    delays = [late for share in found.values() for late in share.late]
+    middle_of_all = median(delays) if delays else 0.0
+    cost = {unit: share.usual(middle_of_all) for unit, share in found.items()}
     worst = max(cost, key=lambda unit: cost[unit], default=None)
     if worst is None or len(found[worst].late) < max(LEAST_COLLECTIVES, OFTEN * collectives):
         return None
