@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import warnings
@@ -157,11 +158,22 @@ def test_ranks_of_a_store_are_those_of_one_mpi(
     store = SimpleNamespace(set=kept.__setitem__, get=lambda key: kept[key].encode(), has_extended_api=lambda: False)
     monkeypatch.setattr(package, "module", lambda: mpi)
     monkeypatch.setattr(package, "prepare", lambda _found: None)
+    monkeypatch.setattr(package, "own_part", lambda whole, _size: whole)
     if error:
         with pytest.raises(package.BackendError, match=error):
             package.create_by_store(store, 1, 2)
     else:
         assert package.create_by_store(store, 1, 2) == made
+
+
+def test_each_group_has_a_part_of_a_store_of_its_own(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that outlives a group still has the keys of the last one; its ranks come in any order."""
+    count = itertools.count(1)
+    store = SimpleNamespace(add=lambda _key, _more: next(count))
+    dist = SimpleNamespace(PrefixStore=lambda prefix, _store: prefix)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    first, second = ([package.own_part(store, 3) for _ in range(3)] for _ in range(2))
+    assert len({*first}) == len({*second}) == 1 and first[0] != second[0]
 
 
 def test_what_was_built_for_another_torch_is_not_loaded(

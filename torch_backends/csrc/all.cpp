@@ -1,6 +1,7 @@
 // Backend mpi as one unit: compiling torch's headers takes most of the time, and so they are read once.
 #include "backend.cpp"
 #include "backoff.cpp"
+#include "buffer.cpp"
 #include "coalesced.cpp"
 #include "devices.cpp"
 #include "gpu_aware.cpp"

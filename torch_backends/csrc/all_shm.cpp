@@ -1,5 +1,6 @@
 // Backend shm as one unit: it needs no MPI.
 #include "backend.cpp"
+#include "buffer.cpp"
 #include "coalesced.cpp"
 #include "devices.cpp"
 #include "memory.cpp"

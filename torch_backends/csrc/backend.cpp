@@ -11,16 +11,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace torchfleet {
 
 using c10d::OpType;
-
-void copy_back(const at::Tensor& target, const at::Tensor& buffer) {
-  if (!target.is_same(buffer)) {
-    target.copy_(buffer);
-  }
-}
 
 const at::Tensor& single(const Tensors& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "backend " TORCHFLEET_NAME ": got ", tensors.size(), " tensors; give one");
@@ -59,10 +54,31 @@ void check_length(const char* operation, const Tensors& list, size_t length, con
                     length, ", ", why);
 }
 
-void copy_all_back(const Tensors& targets, const Tensors& buffers) {
-  for (size_t i = 0; i < targets.size(); ++i) {
-    copy_back(targets[i], buffers[i]);
+void load(const std::vector<Buffer>& all) {
+  for (const Buffer& one : all) {
+    one.load();
   }
+}
+
+void store(const std::vector<Buffer>& all) {
+  for (const Buffer& one : all) {
+    one.store();
+  }
+}
+
+Tensors memory_of(const std::vector<Buffer>& all) {
+  Tensors found;
+  for (const Buffer& one : all) {
+    found.push_back(one.memory);
+  }
+  return found;
+}
+
+// The only list of several tensors, where c10d takes a list of lists.
+const Tensors& single_list(const char* operation, const std::vector<Tensors>& lists) {
+  TORCH_CHECK_VALUE(lists.size() == 1, "backend " TORCHFLEET_NAME ": ", operation, ": got ", lists.size(),
+                    " lists of tensors; give one");
+  return lists[0];
 }
 
 // The type that all of these tensors have; Undefined if they differ, or if there are none.
@@ -81,6 +97,9 @@ Tensors parts_of(const at::Tensor& tensor, const std::vector<int64_t>& sizes, in
   if (!sizes.empty()) {
     TORCH_CHECK_VALUE(sizes.size() == static_cast<size_t>(ranks), "backend " TORCHFLEET_NAME ": all_to_all: got ", sizes.size(),
                       " split sizes; give ", ranks, ", one for each rank");
+    const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    TORCH_CHECK_VALUE(sum == tensor.size(0), "backend " TORCHFLEET_NAME ": all_to_all: the split sizes are ", sum,
+                      " together, the first dimension ", tensor.size(0));
     return tensor.split_with_sizes(sizes, 0);
   }
   TORCH_CHECK_VALUE(tensor.size(0) % ranks == 0, "backend " TORCHFLEET_NAME ": all_to_all: the first dimension is ", tensor.size(0),
@@ -118,22 +137,30 @@ WorkPtr GroupBackend::endCoalescing() {
   return c10::make_intrusive<CoalescedWork>(rank_, std::move(works));
 }
 
-at::Tensor GroupBackend::dense(const at::Tensor& tensor) const {
-  return transport_->reads_accelerators() ? device_buffer(tensor) : host_buffer(tensor);
+Buffer GroupBackend::buffer(const at::Tensor& tensor, Buffer::Use use) const {
+  return Buffer({tensor}, use, !transport_->reads_accelerators());
 }
 
-Tensors GroupBackend::all_dense(const Tensors& tensors) const {
-  Tensors found;
+std::vector<Buffer> GroupBackend::buffers(const Tensors& tensors, Buffer::Use use) const {
+  std::vector<Buffer> found;
   for (const at::Tensor& tensor : tensors) {
-    found.push_back(dense(tensor));
+    found.push_back(buffer(tensor, use));
   }
   return found;
 }
 
-at::Tensor GroupBackend::reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
-  reduction(tensor.scalar_type(), op);  // throws for what is not supported
-  const bool on_host = transport_->needs_host_memory(op, tensor.scalar_type());
-  return divided_before(on_host ? host_buffer(tensor) : dense(tensor), op, size_);
+Buffer GroupBackend::reduced(const Tensors& tensors, Buffer::Use use, const c10d::ReduceOp& op) const {
+  const at::ScalarType type = tensors[0].scalar_type();
+  reduction(type, op);  // throws for what is not supported
+  const bool on_host = !transport_->reads_accelerators() || transport_->needs_host_memory(op, type);
+  return Buffer(tensors, use, on_host, divides_before(type, op) ? size_ : 1);
+}
+
+void GroupBackend::shutdown() {
+  worker_.close();
+  if (is_own_process()) {
+    transport_->leave();
+  }
 }
 
 void GroupBackend::check_process() const {
@@ -185,28 +212,26 @@ WorkPtr GroupBackend::submit(OpType type, const Tensors& inputs, Tensors outputs
 }
 
 WorkPtr GroupBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  const at::Tensor tensor = single(tensors);
-  const at::Tensor buffer = dense(tensor);
   const int root = checked_rank("root", opts.rootRank);
-  const bool is_root = rank_ == root;
+  const Buffer all = buffer(single(tensors), rank_ == root ? Buffer::kRead : Buffer::kWritten);
   return submit(OpType::BROADCAST, tensors, tensors, opts.timeout, [=](const Transport& by) {
-    by.broadcast(buffer, root);
-    if (!is_root) {
-      copy_back(tensor, buffer);
-    }
+    all.load();
+    by.broadcast(all.memory, root);
+    all.store();
   });
 }
 
 WorkPtr GroupBackend::all_reduce(OpType type, const Tensors& tensors, const c10d::ReduceOp& op, std::chrono::milliseconds timeout) {
-  Tensors buffers;
+  std::vector<Buffer> all;
   for (const at::Tensor& tensor : tensors) {
-    buffers.push_back(reducible(tensor, op));
+    all.push_back(reduced({tensor}, Buffer::kReadAndWritten, op));
   }
-  return submit(type, tensors, tensors, timeout, [tensors, buffers, op](const Transport& by) mutable {
-    for (at::Tensor& buffer : buffers) {
-      by.all_reduce(buffer, op);
+  return submit(type, tensors, tensors, timeout, [all, op](const Transport& by) mutable {
+    for (Buffer& one : all) {
+      one.load();
+      by.all_reduce(one.memory, op);
+      one.store();
     }
-    copy_all_back(tensors, buffers);
   });
 }
 
@@ -219,23 +244,19 @@ WorkPtr GroupBackend::allreduce_coalesced(Tensors& tensors, const c10d::Allreduc
 }
 
 WorkPtr GroupBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  const at::Tensor tensor = single(tensors);
-  at::Tensor buffer = reducible(tensor, opts.reduceOp);
   const int root = checked_rank("root", opts.rootRank);
-  const bool is_root = rank_ == root;
-  return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
-    by.reduce(buffer, op, root);
-    if (is_root) {
-      copy_back(tensor, buffer);
-    }
+  Buffer all = reduced({single(tensors)}, rank_ == root ? Buffer::kReadAndWritten : Buffer::kRead, opts.reduceOp);
+  return submit(OpType::REDUCE, tensors, tensors, opts.timeout, [all, root, op = opts.reduceOp](const Transport& by) mutable {
+    all.load();
+    by.reduce(all.memory, op, root);
+    all.store();
   });
 }
 
 WorkPtr GroupBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   const at::Tensor input = single(inputs);
-  TORCH_CHECK_VALUE(outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_),
-                    "backend " TORCHFLEET_NAME ": all_gather: give a list of ", size_, " tensors");
-  const Tensors targets = outputs[0];
+  const Tensors targets = single_list("all_gather", outputs);
+  check_length("all_gather", targets, size_);
   if (std::all_of(targets.begin(), targets.end(), [&](const auto& target) { return target.numel() == input.numel(); })) {
     std::vector<Tensors> lists;
     for (const at::Tensor& target : targets) {
@@ -243,15 +264,17 @@ WorkPtr GroupBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs, 
     }
     return allgather_coalesced(lists, inputs, opts);
   }
-  const Tensors buffers = all_dense(targets);  // each comes from its own rank
-  const at::Tensor buffer = buffers[rank_], own = dense(input).view_as(buffer);
+  const std::vector<Buffer> to = buffers(targets, Buffer::kWritten);  // each comes from its own rank
+  const Buffer from = buffer(input, Buffer::kRead);
+  const at::Tensor here = to[rank_].memory, own = from.memory.view_as(here);
   return submit(OpType::ALLGATHER, inputs, targets, opts.timeout, [=](const Transport& by) {
-    copy_back(buffer, own);
-    synchronize(buffer.device());
-    for (size_t root = 0; root < buffers.size(); ++root) {
-      by.broadcast(buffers[root], static_cast<int>(root));
+    from.load();
+    here.copy_(own);
+    synchronize(here.device());
+    for (size_t root = 0; root < to.size(); ++root) {
+      by.broadcast(to[root].memory, static_cast<int>(root));
     }
-    copy_all_back(targets, buffers);
+    store(to);
   });
 }
 
@@ -263,17 +286,18 @@ WorkPtr GroupBackend::_allgather_base(at::Tensor& output, at::Tensor& input, con
 WorkPtr GroupBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::AllgatherOptions& opts) {
   check_length("all_gather", outputs, inputs.size(), "one for each input");
-  const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
-  for (size_t i = 0; i < to.size(); ++i) {
-    check_types("all_gather", to[i], from[i]);
-    TORCH_CHECK_VALUE(to[i].numel() == from[i].numel() * size_, "backend " TORCHFLEET_NAME ": all_gather: the output has ",
-                      to[i].numel(), " elements, ", size_, " ranks give ", from[i].numel(), " each");
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check_types("all_gather", outputs[i], inputs[i]);
+    TORCH_CHECK_VALUE(outputs[i].numel() == inputs[i].numel() * size_, "backend " TORCHFLEET_NAME ": all_gather: the output has ",
+                      outputs[i].numel(), " elements, ", size_, " ranks give ", inputs[i].numel(), " each");
   }
-  return submit(OpType::_ALLGATHER_BASE, inputs, targets, opts.timeout, [=](const Transport& by) {
+  const std::vector<Buffer> from = buffers(inputs, Buffer::kRead), to = buffers(outputs, Buffer::kWritten);
+  return submit(OpType::_ALLGATHER_BASE, inputs, outputs, opts.timeout, [=](const Transport& by) {
     for (size_t i = 0; i < to.size(); ++i) {
-      by.all_gather(from[i], to[i]);
+      from[i].load();
+      by.all_gather(from[i].memory, to[i].memory);
+      to[i].store();
     }
-    copy_all_back(targets, to);
   });
 }
 
@@ -282,22 +306,25 @@ WorkPtr GroupBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
                                           const c10d::AllgatherOptions& opts) {
   TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "backend " TORCHFLEET_NAME
                     ": all_gather_coalesced: give ", size_, " lists of tensors");
-  const Tensors from = all_dense(inputs);
   Tensors all;
   for (const Tensors& list : outputs) {
-    TORCH_CHECK_VALUE(list.size() == from.size(), "backend " TORCHFLEET_NAME ": all_gather_coalesced: a list has ",
-                      list.size(), " tensors, and each rank gives ", from.size());
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), "backend " TORCHFLEET_NAME ": all_gather_coalesced: a list has ",
+                      list.size(), " tensors, and each rank gives ", inputs.size());
     for (size_t i = 0; i < list.size(); ++i) {
-      TORCH_CHECK_VALUE(list[i].numel() == from[i].numel(), "backend " TORCHFLEET_NAME ": all_gather_coalesced: an output has ",
-                        list[i].numel(), " elements, and each rank gives ", from[i].numel());
+      TORCH_CHECK_VALUE(list[i].numel() == inputs[i].numel(), "backend " TORCHFLEET_NAME ": all_gather_coalesced: an output has ",
+                        list[i].numel(), " elements, and each rank gives ", inputs[i].numel());
+      Buffer::check(list[i], Buffer::kWritten);
       all.push_back(list[i]);
     }
   }
+  const std::vector<Buffer> from = buffers(inputs, Buffer::kRead);
   return submit(OpType::ALLGATHER, inputs, all, opts.timeout, [from, lists = outputs, size = size_](const Transport& by) {
     for (size_t i = 0; i < from.size(); ++i) {
-      const at::Tensor whole = at::empty({size, from[i].numel()}, from[i].options());
+      const at::Tensor& own = from[i].memory;
+      const at::Tensor whole = at::empty({size, own.numel()}, own.options());
       Operation::hold(std::make_shared<at::Tensor>(whole));
-      by.all_gather(from[i], whole);
+      from[i].load();
+      by.all_gather(own, whole);
       for (int rank = 0; rank < size; ++rank) {
         lists[rank][i].copy_(whole[rank].view(lists[rank][i].sizes()));
       }
@@ -306,48 +333,50 @@ WorkPtr GroupBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
 }
 
 WorkPtr GroupBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
-  const at::Tensor input = dense(single(inputs));
+  const Buffer from = buffer(single(inputs), Buffer::kRead);
   const int root = checked_rank("root", opts.rootRank);
-  const Tensors targets = rank_ == root ? outputs.at(0) : Tensors{};
+  const Tensors targets = rank_ == root ? single_list("gather", outputs) : Tensors{};
   if (rank_ == root) {
     check_length("gather", targets, size_);
   }
-  const Tensors buffers = all_dense(targets);
+  const std::vector<Buffer> to = buffers(targets, Buffer::kWritten);
   return submit(OpType::GATHER, inputs, targets, opts.timeout, [=](const Transport& by) {
-    const Signature own(Signature::kGather, input.scalar_type(), -1, root);
-    by.exchange(own, {{root, bytes_of(input), nbytes_of(input)}}, pieces(buffers));
-    copy_all_back(targets, buffers);
+    const at::Tensor& own = from.memory;
+    from.load();
+    by.exchange(Signature(Signature::kGather, own.scalar_type(), -1, root), {{root, bytes_of(own), nbytes_of(own)}},
+                pieces(memory_of(to)));
+    store(to);
   });
 }
 
 WorkPtr GroupBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
-  const at::Tensor target = single(outputs);
-  const at::Tensor buffer = dense(target);
+  const Buffer to = buffer(single(outputs), Buffer::kWritten);
   const int root = checked_rank("root", opts.rootRank);
-  const Tensors parts = rank_ == root ? all_dense(inputs.at(0)) : Tensors{};
+  const Tensors parts = rank_ == root ? single_list("scatter", inputs) : Tensors{};
   if (rank_ == root) {
     check_length("scatter", parts, size_);
   }
+  const std::vector<Buffer> from = buffers(parts, Buffer::kRead);
   return submit(OpType::SCATTER, parts, outputs, opts.timeout, [=](const Transport& by) {
-    const Signature own(Signature::kScatter, buffer.scalar_type(), -1, root);
-    by.exchange(own, pieces(parts), {{root, bytes_of(buffer), nbytes_of(buffer)}});
-    copy_back(target, buffer);
+    const at::Tensor& own = to.memory;
+    load(from);
+    by.exchange(Signature(Signature::kScatter, own.scalar_type(), -1, root), pieces(memory_of(from)),
+                {{root, bytes_of(own), nbytes_of(own)}});
+    to.store();
   });
 }
 
 WorkPtr GroupBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                    const c10d::ReduceScatterOptions& opts) {
-  at::Tensor output = single(outputs);
-  check_length("reduce_scatter", inputs.at(0), size_);
-  Tensors flat;
-  for (const at::Tensor& part : inputs.at(0)) {
+  const at::Tensor& output = single(outputs);
+  const Tensors& parts = single_list("reduce_scatter", inputs);
+  check_length("reduce_scatter", parts, size_);
+  for (const at::Tensor& part : parts) {
     check_types("reduce_scatter", output, part);
     TORCH_CHECK_VALUE(part.numel() == output.numel(), "backend " TORCHFLEET_NAME ": reduce_scatter: a part has ", part.numel(),
                       " elements, and the output ", output.numel());
-    flat.push_back(dense(part).view(-1));
   }
-  at::Tensor whole = at::cat(flat);
-  return _reduce_scatter_base(output, whole, opts);
+  return reduce_scatter(outputs, parts, {reduced(parts, Buffer::kRead, opts.reduceOp)}, opts);
 }
 
 WorkPtr GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -359,42 +388,52 @@ WorkPtr GroupBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input
 WorkPtr GroupBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                     const c10d::ReduceScatterOptions& opts) {
   check_length("reduce_scatter", outputs, inputs.size(), "one for each input");
-  const Tensors targets = outputs;
-  Tensors from, to;
-  for (size_t i = 0; i < targets.size(); ++i) {
-    check_types("reduce_scatter", targets[i], inputs[i]);
-    from.push_back(reducible(inputs[i], opts.reduceOp));
-    TORCH_CHECK_VALUE(from[i].numel() == targets[i].numel() * size_, "backend " TORCHFLEET_NAME ": reduce_scatter: the input has ",
-                      from[i].numel(), " elements, the output of each of ", size_, " ranks ", targets[i].numel());
-    const bool serves = targets[i].device() == from[i].device() && targets[i].is_contiguous() && !overlap(targets[i], from[i]);
-    to.push_back(serves ? targets[i] : buffer_on(targets[i], from[i].device()));
+  std::vector<Buffer> from;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    check_types("reduce_scatter", outputs[i], inputs[i]);
+    TORCH_CHECK_VALUE(inputs[i].numel() == outputs[i].numel() * size_, "backend " TORCHFLEET_NAME ": reduce_scatter: the input has ",
+                      inputs[i].numel(), " elements, the output of each of ", size_, " ranks ", outputs[i].numel());
+    from.push_back(reduced({inputs[i]}, Buffer::kRead, opts.reduceOp));
   }
-  return submit(OpType::_REDUCE_SCATTER_BASE, inputs, targets, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
+  return reduce_scatter(outputs, inputs, from, opts);
+}
+
+WorkPtr GroupBackend::reduce_scatter(const Tensors& outputs, const Tensors& inputs, const std::vector<Buffer>& from,
+                                     const c10d::ReduceScatterOptions& opts) {
+  std::vector<Buffer> to;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& whole = from[i].memory;
+    to.emplace_back(Tensors{outputs[i]}, Buffer::kWritten, whole.is_cpu(), 1, overlap(outputs[i], whole));
+  }
+  return submit(OpType::_REDUCE_SCATTER_BASE, inputs, outputs, opts.timeout, [=, op = opts.reduceOp](const Transport& by) mutable {
     for (size_t i = 0; i < to.size(); ++i) {
-      by.reduce_scatter(from[i], to[i], op);
-      copy_back(targets[i], to[i]);
+      from[i].load();
+      by.reduce_scatter(from[i].memory, to[i].memory, op);
+      to[i].store();
     }
   });
 }
 
 WorkPtr GroupBackend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                                   std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts) {
-  const at::Tensor target = output, from = dense(input), to = dense(output);
-  const Tensors sends = parts_of(from, input_splits, size_), receives = parts_of(to, output_splits, size_);
+  const Buffer from = buffer(input, Buffer::kRead), to = buffer(output, Buffer::kWritten);
+  const Tensors sends = parts_of(from.memory, input_splits, size_), receives = parts_of(to.memory, output_splits, size_);
   return submit(OpType::ALLTOALL_BASE, {input}, {output}, opts.timeout, [=](const Transport& by) {
-    by.exchange(Signature(Signature::kAllToAll, from.scalar_type(), -1), pieces(sends), pieces(receives));
-    copy_back(target, to);
+    from.load();
+    by.exchange(Signature(Signature::kAllToAll, from.memory.scalar_type(), -1), pieces(sends), pieces(receives));
+    to.store();
   });
 }
 
 WorkPtr GroupBackend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   check_length("all_to_all", inputs, size_);
   check_length("all_to_all", outputs, size_);
-  const Tensors from = all_dense(inputs), to = all_dense(outputs), targets = outputs;
-  const Signature own(Signature::kAllToAll, common_type(from, to), -1);
-  return submit(OpType::ALLTOALL, inputs, targets, opts.timeout, [=](const Transport& by) {
-    by.exchange(own, pieces(from), pieces(to));
-    copy_all_back(targets, to);
+  const std::vector<Buffer> from = buffers(inputs, Buffer::kRead), to = buffers(outputs, Buffer::kWritten);
+  const Signature own(Signature::kAllToAll, common_type(inputs, outputs), -1);
+  return submit(OpType::ALLTOALL, inputs, outputs, opts.timeout, [=](const Transport& by) {
+    load(from);
+    by.exchange(own, pieces(memory_of(from)), pieces(memory_of(to)));
+    store(to);
   });
 }
 

@@ -1,6 +1,7 @@
 // What our c10d backends have in common: the collectives, one after the other in a thread of the group.
 #pragma once
 
+#include "buffer.h"
 #include "coalesced.h"
 #include "name.h"
 #include "tensors.h"
@@ -21,15 +22,13 @@
 
 namespace torchfleet {
 
-using Tensors = std::vector<at::Tensor>;
-
 class GroupBackend : public c10d::Backend {
  public:
   const std::string getBackendName() const override { return TORCHFLEET_NAME; }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return collectives_; }
-  void shutdown() override { worker_.close(); }  // all ranks of a group call this when it is destroyed; a forked child may
+  void shutdown() override;  // all ranks of a group call this when it is destroyed; a forked child may
 
   // Between these two, operations begin as usual; the second returns a work for all of them together.
   void startCoalescing() override { coalesced_.emplace(); }
@@ -76,9 +75,9 @@ class GroupBackend : public c10d::Backend {
 
   // The buffer of a tensor for the transport, also for a reduction. Invalid tensors are refused before other ranks are
   // involved.
-  at::Tensor dense(const at::Tensor& tensor) const;
-  Tensors all_dense(const Tensors& tensors) const;
-  at::Tensor reducible(const at::Tensor& tensor, const c10d::ReduceOp& op) const;
+  Buffer buffer(const at::Tensor& tensor, Buffer::Use use) const;
+  std::vector<Buffer> buffers(const Tensors& tensors, Buffer::Use use) const;
+  Buffer reduced(const Tensors& tensors, Buffer::Use use, const c10d::ReduceOp& op) const;
 
   WorkPtr tracked(WorkPtr work);
   std::string name_of(c10d::OpType type, uint64_t number) const;
@@ -91,6 +90,8 @@ class GroupBackend : public c10d::Backend {
 
  private:
   WorkPtr all_reduce(c10d::OpType type, const Tensors& tensors, const c10d::ReduceOp& op, std::chrono::milliseconds timeout);
+  WorkPtr reduce_scatter(const Tensors& outputs, const Tensors& inputs, const std::vector<Buffer>& from,
+                         const c10d::ReduceScatterOptions& opts);
 
   const pid_t process_ = getpid();
   std::atomic<uint64_t> collectives_{0};     // which all ranks call, so it is the same on all of them
@@ -98,7 +99,6 @@ class GroupBackend : public c10d::Backend {
   std::optional<std::vector<WorkPtr>> coalesced_;
 };
 
-void copy_back(const at::Tensor& target, const at::Tensor& buffer);
 const at::Tensor& single(const Tensors& tensors);  // throws c10::ValueError if there are several
 
 }  // namespace torchfleet

@@ -60,6 +60,10 @@ char* map_file(int file, int64_t bytes) {
   return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
 }
 
+void make_private(char* memory, int64_t bytes, int64_t file) {
+  mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, static_cast<int>(file), 0);
+}
+
 void unmap(char* memory, int64_t bytes) {
   munmap(memory, bytes);
 }

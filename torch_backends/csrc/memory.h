@@ -21,6 +21,10 @@ int file_of(int64_t process, int64_t number, int64_t bytes);
 // The mapped file. Null if mapping fails.
 char* map_file(int file, int64_t bytes);
 void unmap(char* memory, int64_t bytes);
+
+// For a forked child: what it writes from now on to the mapped file, other processes do not see.
+void make_private(char* memory, int64_t bytes, int64_t file);
+
 void close_file(int64_t file);  // nothing if it is -1
 
 }  // namespace torchfleet

@@ -25,7 +25,7 @@ MPIBackend::MPIBackend(MPI_Comm comm, std::chrono::milliseconds timeout)
 // All ranks of a group call this when it is destroyed. MPICH supports only some 2,000 communicators at a time. One on which
 // something is under way stays.
 void MPIBackend::shutdown() {
-  worker_.close();
+  GroupBackend::shutdown();
   if (messages_ == MPI_COMM_NULL || !is_own_process() || worker_.is_broken()) {
     return;
   }
@@ -96,15 +96,17 @@ c10::intrusive_ptr<MessageWork> MPIBackend::post(OpType type, const at::Tensor& 
   check_process();
   TORCH_CHECK_WITH(DistBackendError, messages_ != MPI_COMM_NULL, "backend mpi: this group was destroyed");
   TORCH_CHECK_VALUE(tag >= 0, "backend mpi: got tag ", tag, "; give one that is not negative");
-  const at::Tensor buffer = dense(tensor);
-  const Piece piece{peer, bytes_of(buffer), nbytes_of(buffer)};
   const bool sends = type == OpType::SEND;
+  const Buffer copied = buffer(tensor, sends ? Buffer::kRead : Buffer::kWritten);
+  const at::Tensor& memory = copied.memory;
+  const Piece piece{peer, bytes_of(memory), nbytes_of(memory)};
+  copied.load();
   std::vector<Request> requests;
   if (sends) {
     std::lock_guard<std::mutex> lock(sending_);
     requests = post_message(messages_, piece, tag);
   }
-  auto message = c10::make_intrusive<MessageWork>(type, rank_, messages_, buffer, sends ? buffer : tensor, std::move(requests),
+  auto message = c10::make_intrusive<MessageWork>(type, rank_, messages_, memory, sends ? memory : tensor, std::move(requests),
                                                   timeout_, name_of(type, ++message_count_),
                                                   sends ? nullptr : mailbox_->add(piece, tag));
   Progress::of_process().add(message);

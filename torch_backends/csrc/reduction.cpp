@@ -146,12 +146,12 @@ void reduce_local(const Reduction& how, const void* in, void* inout, int64_t cou
                  AT_EXPAND(AT_INTEGRAL_TYPES_V2));
 }
 
-at::Tensor divided_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int size) {
-  return op.op_ == Kind::AVG && tensor.scalar_type() == at::kHalf ? at::div(tensor, size) : tensor;
+bool divides_before(at::ScalarType dtype, const c10d::ReduceOp& op) {
+  return op.op_ == Kind::AVG && dtype == at::kHalf;
 }
 
 void divide_after(at::Tensor& sum, const c10d::ReduceOp& op, int size) {
-  if (op.op_ == Kind::AVG && sum.scalar_type() != at::kHalf) {
+  if (op.op_ == Kind::AVG && !divides_before(sum.scalar_type(), op)) {
     sum.div_(size);
   }
 }

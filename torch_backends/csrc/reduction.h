@@ -25,7 +25,7 @@ Reduction reduction(at::ScalarType dtype, const c10d::ReduceOp& op);
 void reduce_local(const Reduction& how, const void* in, void* inout, int64_t count);
 
 // AVG divides after the sum, as that is the more exact way; float16 divides before it, as its sum would overflow.
-at::Tensor divided_before(const at::Tensor& tensor, const c10d::ReduceOp& op, int size);  // the tensor itself for others
+bool divides_before(at::ScalarType dtype, const c10d::ReduceOp& op);
 void divide_after(at::Tensor& sum, const c10d::ReduceOp& op, int size);
 
 // Memory that is reduced.

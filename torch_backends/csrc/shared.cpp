@@ -324,8 +324,10 @@ void Shared::await(Mark Marks::*which, int rank, uint32_t value) {
     compare(rank);
     throw_if_failed();
     // What a process did before it ended counts: so its mark is looked at after its end.
-    if (timed_out && processes_[rank].has_ended() && !is_reached()) {
-      throw std::runtime_error("the process of rank " + std::to_string(ranks_[rank]) + " has ended");
+    const bool has_left = timed_out && marks_of(rank).has_left;
+    if (timed_out && (has_left || processes_[rank].has_ended()) && !is_reached()) {
+      const std::string name = "rank " + std::to_string(ranks_[rank]);
+      throw std::runtime_error(has_left ? name + " has left the group" : "the process of " + name + " has ended");
     }
     Operation::check(missing());
     const timespec most{0, static_cast<long>(Operation::at_most(kSleep).count())};

@@ -41,6 +41,8 @@ class Shared {
   // Lets the other ranks know that an operation failed here. Only the first failure of all ranks is kept.
   void fail(const std::string& why);
   void throw_if_failed() const;  // if an operation failed on any rank
+  // Lets the other ranks know that this one takes part in no operation any more.
+  void leave() { marks_of(rank_).has_left = true; }
 
   // Each throws TimedOut after the deadline of this thread's Operation, and std::runtime_error if another rank asks for
   // something else or has failed.
@@ -68,6 +70,7 @@ class Shared {
   // chunks that it has finished, so that it no longer reads any rank's slots of these.
   struct Marks {
     Mark entered, ready, done;
+    std::atomic<bool> has_left;
   };
   // The first failure of all ranks.
   struct alignas(64) Failure {

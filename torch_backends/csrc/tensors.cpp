@@ -5,6 +5,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -24,9 +26,19 @@ struct Files {
   int64_t freed = 0;
 };
 
-// Never destroyed: a tensor may outlive all other objects.
+// Never destroyed: a tensor may outlive all other objects. A forked child gets tensors of its own, as of all memory: what it
+// writes is not its parent's.
 Files& files() {
-  static auto* found = new Files;
+  static auto* found = [] {
+    const auto in_child = [] {
+      for (const auto& [address, location] : files().by_address) {
+        make_private(const_cast<char*>(address) - kHead, location.bytes, location.file);
+      }
+      files().mutex.unlock();
+    };
+    pthread_atfork([] { files().mutex.lock(); }, [] { files().mutex.unlock(); }, in_child);
+    return new Files;
+  }();
   return *found;
 }
 

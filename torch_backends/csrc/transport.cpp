@@ -118,6 +118,14 @@ void Transport::fail(const std::string& why) const {
   }
 }
 
+void Transport::leave() const {
+  for (const auto& memory : {shared_, node_}) {
+    if (memory) {
+      memory->leave();
+    }
+  }
+}
+
 std::vector<int> Transport::missing() const {
   const auto& memory = shared_ ? shared_ : node_;
   return memory ? memory->missing() : std::vector<int>();

@@ -39,6 +39,8 @@ class Transport {
 
   // Tells the other ranks of this node that an operation failed on this one.
   virtual void fail(const std::string& why) const;
+  // Tells them that this rank takes part in no operation any more.
+  virtual void leave() const;
   // The ranks of the group that the current operation waits for, as far as they are known.
   virtual std::vector<int> missing() const;
   bool shares_memory() const { return shared_ != nullptr; }  // of all ranks

@@ -384,6 +384,29 @@ def many_in_flight() -> None:
 
 
 @check
+def operations_on_a_tensor_run_in_their_order() -> None:
+    """Whatever has to be copied for them. Gloo does not promise it."""
+    if dist.get_backend() == "gloo":
+        return
+    many = size()
+    halves, apart, parts = torch.ones(1000, dtype=torch.float16), torch.ones(1000, 2), torch.ones(3)
+    whole, output = torch.zeros(2 * many, 2), torch.zeros(3)
+    works = [
+        dist.all_reduce(halves, async_op=True),
+        dist.all_reduce(halves, op=dist.ReduceOp.AVG, async_op=True),
+        *(dist.all_reduce(apart[:, 0], async_op=True) for _ in range(2)),
+        dist.all_reduce(parts, async_op=True),
+        dist.reduce_scatter(output, [parts] * many, async_op=True),
+        dist.all_gather_into_tensor(whole, torch.ones(2, 2), async_op=True),
+        dist.all_reduce(whole[:, 1], async_op=True),
+    ]
+    for work in works:
+        work.wait()
+    assert halves.tolist() == [many] * 1000 and apart.tolist() == [[many**2, 1]] * 1000
+    assert output.tolist() == [many**2] * 3 and whole.tolist() == [[1, many]] * (2 * many)
+
+
+@check
 def objects() -> None:
     found = objects_of_all({"rank": rank(), "text": "x" * rank()})
     assert found == [{"rank": of, "text": "x" * of} for of in range(size())]
@@ -441,12 +464,16 @@ def what_was_entered_is_recorded() -> None:
 @check
 def what_cannot_be_done_is_refused() -> None:
     """At once, and on every rank: the group works as before."""
-    try:
-        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
-    except ValueError as error:
-        assert re.fullmatch(r"backend (mpi|shm|ccl): BAND of (Float|float32) is not supported", str(error))
-    else:
-        raise AssertionError("it was done")
+    for tensor, op, why in (
+        (torch.ones(2), dist.ReduceOp.BAND, r"BAND of (Float|float32) is not supported"),
+        (torch.ones(1).expand(4), dist.ReduceOp.SUM, r"got an expanded tensor, .*; give tensor.contiguous\(\)"),
+    ):
+        try:
+            dist.all_reduce(tensor, op=op)
+        except ValueError as error:
+            assert re.fullmatch(rf"backend (mpi|shm|ccl): {why}", str(error)), error
+        else:
+            raise AssertionError("it was done")
     dist.barrier()
 
 
@@ -505,6 +532,8 @@ def lists_of_another_length_and_other_types_are_refused() -> None:
     if dist.get_backend() not in OURS:
         return
     few, many, ones = [torch.ones(2)], [torch.ones(2) for _ in range(size() + 1)], torch.ones(2 * size())
+    scatter = dist.ScatterOptions()
+    scatter.rootRank = 0
     for call in (
         *(functools.partial(dist.gather, torch.ones(2), list_) for list_ in (few, many) if rank() == 0),
         *(functools.partial(dist.scatter, torch.ones(2), list_) for list_ in (few, many) if rank() == 0),
@@ -512,6 +541,9 @@ def lists_of_another_length_and_other_types_are_refused() -> None:
         *(functools.partial(dist.reduce_scatter, torch.ones(2), list_) for list_ in (few, many)),
         functools.partial(dist.reduce_scatter, torch.ones(2), [torch.ones(1), torch.ones(3), *many[:-3]]),
         functools.partial(dist.all_to_all_single, ones, ones, [1] * (2 * size()), None),
+        functools.partial(dist.all_to_all_single, ones, ones, None, [1] * size()),
+        functools.partial(dist.group.WORLD.reduce_scatter, [torch.ones(2)], [], dist.ReduceScatterOptions()),
+        *(functools.partial(dist.group.WORLD.scatter, [torch.ones(2)], [], scatter) for _ in "1" if rank() == 0),
         functools.partial(dist.all_gather_into_tensor, ones.int(), torch.ones(2)),
         functools.partial(dist.all_gather_coalesced, [[torch.ones(3)] for _ in range(size())], [torch.ones(2)]),
         functools.partial(dist.all_gather_into_tensor, torch.ones(size()), torch.ones(2, dtype=torch.float16)),

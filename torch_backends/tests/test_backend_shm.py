@@ -148,15 +148,52 @@ def test_a_rank_that_dies_on_another_node_is_noticed(tmp_path: Path, on_each: in
         assert re.search(r"rank \d failed|process of rank 3 has ended", text), found
 
 
+LEAVES = "dist.destroy_process_group()\n    while not os.path.exists(f'{place}/end'): time.sleep(0.1)"
+
+
 @pytest.mark.usefixtures("run")
-def test_what_a_rank_did_before_it_ended_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["os._exit(0)", LEAVES], ids=["ends", "leaves"])
+def test_what_a_rank_did_before_it_left_counts(tmp_path: Path, way: str) -> None:
+    """What it did not do is noticed long before the timeout."""
     code = (
-        "begin(); dist.barrier(); ones = torch.ones(3)\n"
+        "begin(seconds=300); dist.barrier(); ones = torch.ones(3)\n"
         "if rank == 0: time.sleep(1.5)\n"
-        "if rank == 1: dist.broadcast(ones, 1); os._exit(0)\n"
-        "ones[:] = 0; dist.broadcast(ones, 1); print(ones.tolist(), flush=True); os._exit(0)"
+        f"if rank == 1:\n    dist.broadcast(ones, 1); {way}\n    os._exit(0)\n"
+        "ones[:] = 0; dist.broadcast(ones, 1); print(ones.tolist(), flush=True)\n"
+        "told(dist.broadcast, ones, 1); open(f'{place}/end', 'w'); os._exit(0)"
     )
-    assert alone(tmp_path, code)[0] == "[1.0, 1.0, 1.0]\n"
+    first, second = alone(tmp_path, code)[0].splitlines()
+    assert first == "[1.0, 1.0, 1.0]"
+    assert re.search("the process of rank 1 has ended$|rank 1 has left the group$", second), second
+
+
+@pytest.mark.usefixtures("run")
+def test_a_store_may_outlive_a_group(tmp_path: Path) -> None:
+    """As torchrun's does, and each rank finds what the others said of a group with the same name before."""
+    code = (
+        "begin()\n"
+        "for turn in range(6):\n"
+        "    if rank == turn % 2: time.sleep(0.3)\n"
+        "    group = dist.new_group([0, 1], use_local_synchronization=True); ones = torch.ones(3)\n"
+        "    dist.all_reduce(ones, group=group); print(ones.tolist() == [2] * 3, flush=True)\n"
+        "    dist.destroy_process_group(group)\n"
+        "dist.barrier()"
+    )
+    assert alone(tmp_path, code) == ["True\n" * 6] * 2
+
+
+@pytest.mark.usefixtures("run")
+def test_a_forked_child_does_not_write_to_its_parents_gradients(tmp_path: Path) -> None:
+    code = (
+        "begin(); linear = torch.nn.Linear(2, 2)\n"
+        "model = torch.nn.parallel.DistributedDataParallel(linear, gradient_as_bucket_view=True)\n"
+        "model(torch.ones(1, 2)).sum().backward(); child = os.fork()\n"
+        "if child == 0:\n"
+        "    print(linear.bias.grad.tolist(), flush=True); linear.bias.grad.zero_()\n"
+        "    print(linear.bias.grad.tolist(), flush=True); os._exit(0)\n"
+        "os.waitpid(child, 0); print(linear.bias.grad.tolist(), flush=True); dist.barrier()"
+    )
+    assert alone(tmp_path, code) == ["[1.0, 1.0]\n[0.0, 0.0]\n[1.0, 1.0]\n"] * 2
 
 
 @pytest.mark.usefixtures("run")

@@ -190,6 +190,16 @@ def world_of_mpi() -> tuple[int, int]:
     return found.world_size(), found.world_rank()
 
 
+def own_part(store: Any, size: int) -> Any:
+    """Return the part of a store that belongs to this group alone. All of its ranks call this.
+
+    A store may outlive a group, as torchrun's does, and the next group of the same name finds the keys of the last one.
+    """
+    dist = importlib.import_module("torch.distributed")
+    number = (store.add("torchfleet/groups", 1) - 1) // size
+    return dist.PrefixStore(f"torchfleet/{number}", store)
+
+
 def create_by_store(store: Any, rank: int, size: int, timeout: datetime.timedelta | None = None) -> Any:
     """Return a c10d backend of a group whose ranks share a store and have numbers of their own, other than MPI's maybe.
 
@@ -198,6 +208,7 @@ def create_by_store(store: Any, rank: int, size: int, timeout: datetime.timedelt
     found = module()
     prepare(found)
     check_launcher(found, os.environ)
+    store = own_part(store, size)
     store.set(f"mpi/{rank}", f"{found.world_rank()} of {found.world_size()} {own_torch()}")
     keys = [f"mpi/{other}" for other in range(size)]
     told = store.multi_get(keys) if store.has_extended_api() else [store.get(key) for key in keys]
@@ -222,9 +233,9 @@ def meeting_place() -> Any:
 
 
 def recorded() -> bytes:
-    """Return what our backends have recorded of collectives in this process, a NUL between the texts of several.
+    """Return what our backends have recorded of collectives in this process: a text of each, with a NUL between.
 
-    Each is JSON in the form of PyTorch's flight recorder, which cannot see them (PyTorch 2.13). They record if
+    Each text is JSON in the form of PyTorch's flight recorder, which cannot see them (PyTorch 2.13). They record if
     TORCH_FR_BUFFER_SIZE is above 0.
     """
     names = [f"{__name__}.{name}" for name in ("_openmpi", "_abi", "_shm", "_group")]

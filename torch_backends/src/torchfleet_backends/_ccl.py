@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from torchfleet_backends import own_part
 from torchfleet_backends._group import Group
 from torchfleet_backends._oneccl import Communicator, load, unique_id
 
@@ -28,5 +29,6 @@ def communicator(store: dist.Store, rank: int, size: int) -> Communicator:
 
 def create(options: Any, _backend_options: object = None) -> Group:
     """Return a process group for torch.distributed. BackendError if there is no oneCCL."""
-    store, rank, size = options.store, options.group_rank, options.group_size
+    rank, size = options.group_rank, options.group_size
+    store = own_part(options.store, size)
     return Group(communicator(dist.PrefixStore("ccl", store), rank, size), store, rank, size, options.timeout)

@@ -125,10 +125,13 @@ class Group(dist.ProcessGroup):
         return self.by.name
 
     def submit(self, name: str, outputs: Tensors, opts: Opts, operation: Callable[[Communicator], None]) -> Collective:
-        """Submit an operation. Raise ValueError for tensors that are not dense or not on the CPU."""
+        """Submit an operation. Raise ValueError for tensors that are not dense, not on the CPU, or expanded."""
         for tensor in outputs:
             where = f"{name}: got a tensor on {tensor.device}; give dense tensors on cpu"
             self.refuse_unless(tensor.device.type == "cpu" and tensor.layout == torch.strided, where)
+            expanded = any(step == 0 and length > 1 for step, length in zip(tensor.stride(), tensor.shape, strict=True))
+            told = f"{name}: got an expanded tensor, of which several elements share memory; give tensor.contiguous()"
+            self.refuse_unless(not expanded, told)
         self.done += 1
         group = f"group {self.group_name or 'world'} (rank {self.rank()} of {self.size()})"
         given = opts.timeout if opts.timeout > datetime.timedelta() else self.timeout
@@ -216,8 +219,7 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Opts = None) -> Collective:
         """A list of parts, one for each rank, all of one size."""
-        whole = torch.cat([part.reshape(-1) for part in inputs[0]])
-        return self.reduce_scatter_single_coalesced(outputs, [whole], opts)
+        return self.reduce_scatter_parts(outputs, inputs, opts)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Opts = None) -> Collective:
         """One tensor with the parts of all ranks."""
@@ -225,14 +227,20 @@ class Group(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Opts = None) -> Collective:
         """Several tensors, each with the parts of all ranks."""
+        return self.reduce_scatter_parts(outputs, [[given] for given in inputs], opts)
+
+    def reduce_scatter_parts(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Opts) -> Collective:
+        """For each output, one tensor or several, together the parts of all ranks."""
         opts = opts or dist.ReduceScatterOptions()
-        for output, given in zip(outputs, inputs, strict=True):
-            told = f"the input has {given.numel()} elements, the output of each of {self.size()} ranks {output.numel()}"
-            self.refuse_unless(output.numel() * self.size() == given.numel(), f"reduce_scatter: {told}")
+        for output, parts in zip(outputs, inputs, strict=True):
+            given = sum(part.numel() for part in parts)
+            told = f"the input has {given} elements, the output of each of {self.size()} ranks {output.numel()}"
+            self.refuse_unless(output.numel() * self.size() == given, f"reduce_scatter: {told}")
         ways = [Reduction(output, opts.reduceOp, self.size(), self.by) for output in outputs]
 
         def operation(by: Communicator) -> None:
-            for output, given, way in zip(outputs, inputs, ways, strict=True):
+            for output, parts, way in zip(outputs, inputs, ways, strict=True):
+                given = parts[0] if len(parts) == 1 else torch.cat([part.reshape(-1) for part in parts])
                 buffer = way.buffer_of(given)
                 part = torch.empty_like(way.buffer_of(output))
                 if part.numel():

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torchfleet_backends import BackendError, allow_shared_buckets, check_torch, finish, own_torch
+from torchfleet_backends import BackendError, allow_shared_buckets, check_torch, finish, own_part, own_torch
 
-PROTOCOL = "3"  # between the ranks; those of another release may have another one
+PROTOCOL = "4"  # between the ranks; those of another release may have another one
 NODE_RANKS = "TORCHFLEET_SHM_NODE_RANKS"  # tests divide one machine into nodes with so many ranks each
 
 
@@ -57,7 +57,7 @@ def create(options: Any, _backend_options: object = None) -> Any:
     """Return a c10d backend for torch.distributed. BackendError if a rank has another torch than it was built for."""
     found, rank, size = module(), int(options.group_rank), int(options.group_size)
     allow_shared_buckets()
-    store = dist.PrefixStore("shm", options.store)
+    store = own_part(dist.PrefixStore("shm", options.store), size)
     own = f"{own_torch()}\n{PROTOCOL}\n{own_node(rank)}"
     told = [text.split("\n") for text in gather_texts(store, rank, size, own)]
     for other, (theirs, *more) in enumerate(told):
